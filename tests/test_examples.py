@@ -36,7 +36,7 @@ def run(*command: str, url: str, **more: str) -> str:
         env=environment(url, **more),
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -53,7 +53,7 @@ def started(*command: str, url: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.send_signal(signal.SIGINT)
         try:
-            process.communicate(timeout=40)
+            process.communicate(timeout=90)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
@@ -74,7 +74,7 @@ def test_quickstart_without_a_server(tmp_path: Path) -> None:
         env=env,
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=False,
     )
     assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
@@ -168,7 +168,7 @@ def test_an_outbox_loses_no_job_and_doubles_none(
         env=environment(url, **more),
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         check=False,
     )
     assert died.returncode == 9, died.stderr
@@ -224,7 +224,7 @@ def test_web(url: str) -> None:
         status, answer = ask(port, "/signups", {"email": "ada@example.com"})
         assert status == 202
         path = f"/signups/{answer['id']}"
-        wait_until(lambda: ask(port, path)[1]["state"] == "completed", "the worker has done it", 40)
+        wait_until(lambda: ask(port, path)[1]["state"] == "completed", "the worker has done it", 120)
         assert ask(port, path) == (
             200,
             {"state": "completed", "result": "ada@example.com is on the free plan"},
@@ -242,20 +242,20 @@ def test_service(url: str, store: redis.Redis) -> None:
         started(sys.executable, "-m", "uvicorn", "examples.service:app", "--port", str(port), url=url),
         started(sys.executable, "-m", "oxcart.cli", "work", "examples.service:orders", url=url),
     ):
-        wait_until(lambda: _answers(port), "the service is up", 40)
+        wait_until(lambda: _answers(port), "the service is up", 120)
         small, large = {"item": "pen", "cents": 300}, {"item": "book", "cents": 1500}
         status, placed = ask(port, "/orders", small)
         assert (status, placed["created"]) == (202, True)
         path = f"/orders/{placed['id']}"
-        wait_until(lambda: ask(port, path)[1]["state"] == "completed", "the worker has done it", 40)
+        wait_until(lambda: ask(port, path)[1]["state"] == "completed", "the worker has done it", 120)
         done = {"state": "shipped", "receipt": "300 cents for a pen"}
         assert ask(port, path)[1] == {"state": "completed", "result": done, "steps": ["charge"]}
         assert ask(port, f"{path}/approve", {})[0] == 409
 
         path = f"/orders/{ask(port, '/orders', large)[1]['id']}"
-        wait_until(lambda: ask(port, path)[1]["state"] == "delayed", "it waits for its approval", 40)
+        wait_until(lambda: ask(port, path)[1]["state"] == "delayed", "it waits for its approval", 120)
         assert ask(port, f"{path}/approve", {}) == (200, {"waited": True})
-        wait_until(lambda: ask(port, path)[1]["state"] == "completed", "it was approved", 40)
+        wait_until(lambda: ask(port, path)[1]["state"] == "completed", "it was approved", 120)
         assert ask(port, path)[1]["steps"] == ["approved", "charge"]
         assert ask(port, "/orders/none")[0] == 404
         assert ask(port, "/orders", {"item": "pen"})[0] == 422

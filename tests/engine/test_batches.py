@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
+import redis
 
 from oxcart import (
     Cancel,
@@ -28,6 +29,8 @@ from tests.conftest import MakeQueue
 from tests.signals import eventually
 
 LIMIT = 20
+#: Seconds for a test of several calls on a busy machine.
+LONG = 60
 
 
 class Doc(msgspec.Struct):
@@ -212,6 +215,46 @@ class TestLimits:
             more = [await store.enqueue(Doc(number)) for number in (2, 3)]
             assert await results([second, *more]) == [1, 2, 3]
         assert calls == [[1, 2, 3]]
+
+    async def test_an_item_cancelled_during_the_call_ends_alone(self, docs: Queue) -> None:
+        begun = asyncio.Event()
+
+        @docs.job(batch=2, within="60s")
+        async def store(items: list[Doc], jobs: list[RunningJob]) -> list[int]:
+            begun.set()
+            await next(job for job, item in zip(jobs, items, strict=True) if item.id == 0).cancelled()
+            return [item.id for item in items]
+
+        async with Worker(docs, concurrency=2).running():
+            first, second = [await store.enqueue(Doc(number)) for number in range(2)]
+            await asyncio.wait_for(begun.wait(), LONG)
+            await first.cancel("not wanted")
+            assert await second.result(timeout=LONG) == 1
+            with pytest.raises(JobFailed, match="not wanted"):
+                await first.result(timeout=LONG)
+        assert (await first.get()).state == "cancelled"
+
+    async def test_an_item_whose_lease_is_lost_leaves_the_others(
+        self, queue: Queue, store: redis.Redis
+    ) -> None:
+        begun = asyncio.Event()
+        causes: list[str] = []
+
+        @queue.job(batch=2, within="60s")
+        async def save(items: list[Doc], jobs: list[RunningJob]) -> list[int]:
+            begun.set()
+            lost = next(job for job, item in zip(jobs, items, strict=True) if item.id == 0)
+            causes.append(await lost.cancelled())
+            return [item.id for item in items]
+
+        worker = Worker(queue, concurrency=2, lock_duration="30s", renew_every="50ms", recover=False)
+        async with worker.running():
+            first, second = [await save.enqueue(Doc(number)) for number in range(2)]
+            await asyncio.wait_for(begun.wait(), LONG)
+            store.set(f"bull:{queue.name}:{first.id}:lock", "another")
+            assert await second.result(timeout=LONG) == 1
+        assert causes == ["lease lost"]
+        assert await first.state() == "active", "the worker with the lease ends it"
 
     async def test_a_stopped_worker_gives_the_items_back(self, queue: Queue) -> None:
         begun = asyncio.Event()

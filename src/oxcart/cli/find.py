@@ -179,7 +179,9 @@ def failures(
         return
     _show_groups(found, limit, utc)
     at_least = "" if found.exact else "at least "
-    shown = f"{min(limit, len(found.groups))} of {len(found.groups)} groups, {at_least}{_jobs(found.failed)}"
+    number = len(found.groups)
+    groups = f"{number} group" if number == 1 else f"{number} groups"
+    shown = f"{min(limit, number)} of {groups}, {at_least}{_jobs(found.failed)}"
     output.text(shown if found.exact else f"{shown}; {unread(found, scan)}")
 
 

@@ -204,7 +204,9 @@ def _ended(facts: QueueFacts) -> list[Finding]:
             Finding(
                 f"failures of {facts.name}",
                 "note",
-                f"{failed:,} jobs have failed or were cancelled",
+                "1 job has failed or was cancelled"
+                if failed == 1
+                else f"{failed:,} jobs have failed or were cancelled",
                 f"oxcart failures {facts.name} --since 1d",
             )
         )
