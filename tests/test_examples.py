@@ -24,6 +24,9 @@ from tests.servers import free_port, wait_until
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 
+#: Programs start several times in a test; the limits below are for a busy machine.
+pytestmark = pytest.mark.timeout(600)
+
 
 def environment(url: str, **more: str) -> dict[str, str]:
     return {**os.environ, "OXCART_URL": url, "PYTHONUNBUFFERED": "1", **more}

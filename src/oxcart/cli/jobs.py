@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -375,6 +376,7 @@ def show_job(job: Job, wire_state: str, *, wire: bool = False) -> None:
 
 
 def _show_steps(job: Job) -> None:
+    now = time.time() * 1000  # a time that has come needs no column
     output.text("")
     output.table(
         ["step", "kind", "when", "took#", "start#", "until", "result"],
@@ -385,7 +387,7 @@ def _show_steps(job: Job) -> None:
                 output.moment(step.at_ms),
                 output.took(step.took_ms) if step.kind in ("step", "signal", "timeout") else None,
                 step.start,
-                output.moment(step.until_ms) if step.kind in ("sleep", "wait") else None,
+                output.moment(step.until_ms) if (step.until_ms or 0) > now else None,
                 None if step.value is None else output.data(step.value),
             ]
             for step in job.steps
