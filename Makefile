@@ -262,3 +262,11 @@ limits-chaos: install  ## limits per type and 10 000 keys, 20 000 jobs, workers 
 .PHONY: conformance-mutants
 conformance-mutants: install  ## break the code for every row of docs/conformance.md: its tests must fail; MUTANTS=pattern
 	$(BIN)/python -m tests.mutants $(if $(MUTANTS),--only "$(MUTANTS)")
+
+.PHONY: checker checker-mutants
+MINUTES ?= 2
+checker: install  ## producers, workers and Node while everything breaks: no promise may; MINUTES=60, CHECKER="--seed 7"
+	$(BIN)/python -m tests.checker --minutes $(MINUTES) $(CHECKER)
+
+checker-mutants: install  ## builds that break one promise each: the checker must catch all of them
+	$(BIN)/python -m tests.checker.mutants $(CHECKER)

@@ -152,7 +152,7 @@ async def _main(settings: dict[str, Any]) -> None:
     journal.write("stopped", processed=worker.processed)
 
 
-def _set_clock(seconds: float) -> None:
+def set_clock(seconds: float) -> None:
     """Sets the wall clock of this process so many seconds ahead."""
     true_ns = time.time_ns
     time.time_ns = lambda: true_ns() + int(seconds * 1e9)
@@ -162,7 +162,7 @@ def _set_clock(seconds: float) -> None:
 def main() -> None:
     settings = json.loads(sys.argv[1])
     if settings.get("skew"):
-        _set_clock(settings["skew"])
+        set_clock(settings["skew"])
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     threading.Thread(target=_end_with_parent, daemon=True).start()
     asyncio.run(_main(settings))

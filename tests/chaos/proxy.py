@@ -181,7 +181,8 @@ class Proxy:
 
     async def _commands(self, reader: asyncio.StreamReader, pair: _Pair) -> None:
         parser = hiredis.Reader(replyError=_Refusal, protocolError=_Refusal)
-        with contextlib.suppress(ConnectionError):
+        # A stranger that speaks another protocol on this port is cut off.
+        with contextlib.suppress(ConnectionError, _Refusal):
             while data := await reader.read(_CHUNK):
                 await self._open.wait()
                 parser.feed(data)

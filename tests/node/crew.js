@@ -5,8 +5,8 @@
  *   node crew.js '{"folder": …, "url": …, "queues": […], "name": …, "diary": …, "concurrency": …}'
  *
  * What an attempt does is said by the job's data: `steps[n]` is what its (n+1)th start does, after `take`
- * ms of work. Begin and end of every attempt go to the diary, one line each, written before anything else
- * can happen.
+ * ms of work. With `fenced` the result names the attempt. Begin and end of every attempt go to the diary, one line
+ * each, written before anything else can happen.
  */
 const fs = require('fs');
 const path = require('path');
@@ -22,6 +22,7 @@ function note(what, job, step) {
     what,
     job: job.id,
     queue: job.queueName,
+    row: job.data.row,
     start: job.attemptsStarted,
     step,
     at: performance.timeOrigin + performance.now(),
@@ -54,7 +55,7 @@ async function run(job, token) {
     await job.moveToDelayed(Date.now() + 20, token);
     throw new DelayedError();
   }
-  return job.data.row;
+  return told.fenced ? { row: job.data.row, start: job.attemptsStarted, pid: process.pid } : job.data.row;
 }
 
 for (const queue of told.queues) {

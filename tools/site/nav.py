@@ -42,6 +42,7 @@ EXPLANATION = (
     "protocol.md",
     "architecture.md",
     "pains.md",
+    "checker.md",
     "dependencies.md",
     "benchmarks.md",
     "contributing.md",

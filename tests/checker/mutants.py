@@ -1,0 +1,129 @@
+"""Broken builds that the checker must catch: ``python -m tests.checker.mutants`` (`make checker-mutants`).
+
+`mutants.toml` lists them. Each is a copy of the source with one change, which breaks one invariant:
+
+    invariant  the invariant of `invariants.py` that must be reported as broken
+    faults     the kinds of faults that the run needs, repeated over it, as ``kind`` or ``kind:seconds``
+    file       the changed file, below the package
+    snippet    the text that occurs in it once, and what it `becomes`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.checker.nemesis import Fault, dump
+from tests.mutants.catalogue import PACKAGE, SOURCE, Mutant, StaleMutant
+from tests.mutants.page import ROOT
+from tests.mutants.runner import Bench
+
+CATALOGUE = Path(__file__).with_name("mutants.toml")
+#: Seconds of a run, and seconds to wait for progress after it: a lost job costs all of them.
+SECONDS, PATIENCE = 9.0, 20.0
+LIMIT = 600.0
+#: How long a stopped worker stays so: longer than its lease and a stalled check.
+STOPPED = 4.5
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A broken build."""
+
+    name: str
+    invariant: str
+    faults: tuple[str, ...]
+    file: str
+    snippet: str
+    becomes: str
+
+    def changed(self, source: Path = SOURCE) -> str:
+        """Returns the text of the changed file.
+
+        Raises:
+            StaleMutant: The snippet does not occur exactly once.
+        """
+        return Mutant(self.name, "", self.file, self.snippet, self.becomes).mutated(source)
+
+    def schedule(self) -> list[Fault]:
+        """Its kinds of faults, one after another, over the whole run."""
+        made: list[Fault] = []
+        at = 1.0
+        while self.faults and at < SECONDS - 1:
+            kind, _, seconds = self.faults[len(made) % len(self.faults)].partition(":")
+            target = f"oxcart-{len(made) % 2 + 1}" if kind in ("kill", "stop") else "ours"
+            lasts = float(seconds or (STOPPED if kind == "stop" else 0))
+            made.append(Fault(at, kind, target, lasts, 3 if kind == "drop" else 0))
+            at += 1.5 + lasts
+        return made
+
+
+def broken_builds() -> list[Broken]:
+    """Returns all of them."""
+    found = tomllib.loads(CATALOGUE.read_text("utf-8"))["mutant"]
+    return [Broken(**{**fields, "faults": tuple(fields["faults"])}) for fields in found]
+
+
+def invariants_broken_by(one: Broken, seed: int = 1) -> tuple[set[str], str]:
+    """Runs the checker against a broken build; returns the invariants that it reports, and its output."""
+    changed = one.changed()
+    with Bench()._copy() as copy:
+        (copy / PACKAGE / one.file).write_text(changed, "utf-8")
+        command = [sys.executable, "-m", "tests.checker", "--seed", str(seed), "--seconds", str(SECONDS)]
+        command += ["--rounds", "1", "--peers", "", "--patience", str(PATIENCE), "--no-shrink"]
+        done = subprocess.run(
+            [*command, "--faults", dump(one.schedule())],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(copy), str(ROOT)])},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+    output = done.stdout + done.stderr
+    found = set(re.findall(r"^  ([a-z ]+): ", done.stdout, re.MULTILINE))
+    assert bool(found) == (done.returncode == 1), f"exit code {done.returncode}:\n{output[-3000:]}"
+    return found, output
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Tries all out; exits with 1 if one is not caught."""
+    parser = argparse.ArgumentParser(prog="python -m tests.checker.mutants", description=__doc__)
+    parser.add_argument("--only", default="", help="those whose name or invariant contains this")
+    parser.add_argument("--tries", type=int, default=3, help="rounds until it counts as missed (default: 3)")
+    parser.add_argument("--verbose", action="store_true", help="show the output of the checker")
+    options = parser.parse_args(arguments)
+    missed = 0
+    for one in broken_builds():
+        if options.only not in one.name and options.only not in one.invariant:
+            continue
+        caught = False
+        for seed in range(1, options.tries + 1):
+            try:
+                found, output = invariants_broken_by(one, seed)
+            except StaleMutant as error:
+                print(f"STALE   {error}")
+                break
+            if options.verbose:
+                print(output)
+            if caught := one.invariant in found:
+                also = sorted(found - {one.invariant})
+                print(f"caught  {one.name:<40} by {one.invariant!r} in round {seed}; also {json.dumps(also)}")
+                break
+            print(f"        {one.name:<40} was not caught in round {seed}: {sorted(found)}", flush=True)
+        missed += not caught
+    print(f"{missed} broken builds missed")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

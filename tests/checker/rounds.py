@@ -1,0 +1,126 @@
+"""One run: start server, proxies, workers and producers, let the nemesis loose, repair all, check."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.chaos.proxy import Proxy
+from tests.checker.crews import Crews
+from tests.checker.final import read_final, unended
+from tests.checker.invariants import History, Violation, check
+from tests.checker.nemesis import Fault, Nemesis
+from tests.checker.plan import MIXED, OURS, make_plan
+from tests.checker.producers import Producers
+from tests.checker.record import Record
+from tests.servers import ValkeyServer
+
+#: Seconds without progress after which open jobs count as forgotten. Longer than any wait of a healthy system
+#: on a busy machine: leases of two seconds, backoffs of 20 ms, reconnects within 30 s.
+PATIENCE = 90.0
+#: Events that a queue keeps, more than a run makes.
+EVENTS = 1_000_000
+
+
+@dataclass
+class Result:
+    """The result of a run.
+
+    Attributes:
+        seed: Its seed.
+        peers: Which peers took part.
+        seconds: How long it took.
+        faults: The faults that were caused.
+        told: How often clients were told what.
+        runs: How many attempts each side began.
+        ends: How many jobs of each queue are in each state at the end.
+        stalls: How many jobs were recovered.
+        dropped: How many replies were dropped.
+        violations: What was broken.
+    """
+
+    seed: int
+    peers: tuple[str, ...]
+    seconds: float
+    faults: list[Fault]
+    told: Counter[str] = field(default_factory=Counter)
+    runs: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)
+    stalls: int = 0
+    dropped: int = 0
+    violations: list[Violation] = field(default_factory=list)
+
+    @property
+    def broken(self) -> frozenset[str]:
+        """The invariants that do not hold."""
+        return frozenset(one.invariant for one in self.violations)
+
+
+async def run(
+    folder: Path,
+    seed: int,
+    seconds: float,
+    faults: Sequence[Fault],
+    peers: tuple[str, ...],
+    patience: float = PATIENCE,
+) -> Result:
+    """Does one run in a folder, which holds records and logs afterwards."""
+    plan = make_plan(seed, seconds, peers)
+    record = Record(folder / "record")
+    began = time.monotonic()
+    with ValkeyServer(appendonly=True, appendfsync="always") as server:
+        async with Proxy(server.port) as ours, Proxy(server.port) as theirs:
+            with server.client() as client:
+                for queue in (MIXED, OURS):
+                    client.hset(f"bull:{queue}:meta", "opts.maxLenEvents", EVENTS)
+            crews = Crews(plan, folder, record.path, ours.url, theirs.url)
+            producers = Producers(plan, record, ours.url, theirs.url)
+            async with crews.working():
+                async with producers.ready():
+                    nemesis = Nemesis(server, {"ours": ours, "theirs": theirs}, crews, record)
+                    async with asyncio.TaskGroup() as group:
+                        group.create_task(producers.produce())
+                        group.create_task(nemesis.run(faults))
+                    is_quiet = await _quiet(server, patience)
+                died = crews.died()
+            with server.client() as client:
+                final = read_final(client)
+            dropped = ours.cuts.total() + theirs.cuts.total()
+    lines = record.lines()
+    record.close()
+    history = History(plan, lines, final, is_quiet)
+    violations = [Violation("alive", f"{name} ended by itself") for name in died] + check(history)
+    result = Result(
+        seed,
+        peers,
+        time.monotonic() - began,
+        list(faults),
+        Counter(line.what for line in lines),
+        Counter(line.side for line in lines if line.what == "began"),
+        Counter(f"{key[0]} {place}" for key, job in final.jobs.items() for place in job.places),
+        sum(one.name == "stalled" for events in final.events.values() for one in events),
+        dropped,
+        violations,
+    )
+    if violations:
+        text = "\n".join([*map(str, violations), *map(str, faults), crews.logs()])
+        (folder / "violations").write_text(text)
+    return result
+
+
+async def _quiet(server: ValkeyServer, patience: float) -> bool:
+    """Waits until all jobs have ended; False if their number falls no further for so many seconds."""
+    lowest, since = sys.maxsize, time.monotonic()
+    with server.client() as client:
+        while left := unended(client):
+            if left < lowest:
+                lowest, since = left, time.monotonic()
+            if time.monotonic() - since > patience:
+                return False
+            await asyncio.sleep(0.1)
+    return True

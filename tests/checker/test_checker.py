@@ -1,0 +1,59 @@
+"""The checker itself: a short run against real servers holds, and broken builds are caught.
+
+`make checker` runs it for minutes, `make checker-mutants` tries out every broken build.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.checker.invariants import INVARIANTS
+from tests.checker.mutants import broken_builds, invariants_broken_by
+from tests.checker.nemesis import Fault
+from tests.checker.report import report, summary
+from tests.checker.rounds import run
+from tests.nodes import node_missing
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+#: Every fault that peers survive, each once, in ten seconds.
+FAULTS = [
+    Fault(0.5, "drop", "ours", count=4),
+    Fault(1.0, "kill", "oxcart-1"),
+    Fault(2.0, "cut", "theirs"),
+    Fault(2.5, "flush", "server"),
+    Fault(3.0, "stop", "oxcart-2", 3.0),
+    Fault(6.0, "crash", "server"),
+    Fault(7.0, "kill", "node5-1"),
+    Fault(8.0, "down", "ours", 0.5),
+    Fault(9.0, "hold", "theirs", 0.5),
+]
+
+
+@pytest.mark.node
+@pytest.mark.skipif(bool(node_missing()), reason=str(node_missing()))
+async def test_a_short_run_with_every_fault_breaks_nothing(tmp_path: Path) -> None:
+    result = await run(tmp_path, 3, 10.0, FAULTS, ("node5", "node6"))
+    print(summary(result))
+    assert result.violations == []
+    assert "oxcart" in result.runs
+    assert {"node5", "node6"} & set(result.runs)
+    assert result.told["acked"] > 50
+    assert "| acknowledged | 0 |" in report([result])
+
+
+def test_every_invariant_has_a_broken_build() -> None:
+    """An empty record of events needs none: no product fault trims a stream that keeps a million."""
+    builds = broken_builds()
+    assert {one.invariant for one in builds} == set(INVARIANTS) - {"whole record"}
+    assert len({one.name for one in builds}) == len(builds)
+    for one in builds:
+        one.changed()  # the snippet is still there
+
+
+def test_a_broken_build_is_caught() -> None:
+    (one,) = [one for one in broken_builds() if one.name == "one-over-the-limit"]
+    found, output = invariants_broken_by(one)
+    assert "limits" in found, output[-5000:]

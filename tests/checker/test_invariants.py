@@ -1,0 +1,217 @@
+"""Each invariant holds for a sound record and is broken by a record that breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.checker.final import Event, Final, Job
+from tests.checker.invariants import INVARIANTS, History, check
+from tests.checker.plan import MIXED, OURS, Plan, Row, Rule
+from tests.checker.record import Line
+
+
+def _result(row: str, start: int = 1) -> dict[str, object]:
+    return {"row": row, "start": start, "pid": 7}
+
+
+def _events(*ids: str) -> list[Event]:
+    return [event for one in ids for event in (Event("active", one), Event("completed", one))]
+
+
+def _ran(row: str, start: int = 1, step: str = "ok", queue: str = OURS) -> list[Line]:
+    return [Line(what, queue, row, row, start, step, "oxcart", 7) for what in ("began", "ended")]
+
+
+def _told(row: str, what: str = "acked") -> Line:
+    return Line(what, OURS, row, row)
+
+
+def sound() -> History:
+    """Two limited jobs, a job that uses all attempts, a parent with a child, and two runs of a schedule."""
+    child = Row("child", OURS, "oxcart", 0, "child")
+    tops = [
+        Row("one", OURS, "oxcart", 0, "limited", name="limited"),
+        Row("two", OURS, "oxcart", 0, "limited", name="limited"),
+        Row("poor", OURS, "oxcart", 0, "exhausted", steps=["fail"], attempts=1, fate="failed"),
+        Row("top", OURS, "oxcart", 0, "tree", children=[child]),
+    ]
+    plan = Plan(1, 1.0, (), tops, [Rule("every", OURS, "oxcart", 2, every=500)])
+    done = ("one", "two", "child", "top")
+    jobs = {(OURS, name): Job(["completed"], name, 1, 1, 0, _result(name)) for name in done}
+    jobs[OURS, "poor"] = Job(["failed"], "poor", 1, 1, 0)
+    for count, due in ((1, 1000), (2, 1500)):
+        run = Job(["completed"], "run of every", 1, 1, 0, _result("run of every"))
+        run.count, run.due, run.schedule = count, due, "every"
+        jobs[OURS, f"repeat:every:{due}"] = run
+    runs = [key[1] for key in jobs if key[1].startswith("repeat")]
+    events = [*_events("one", "two"), Event("active", "poor"), Event("failed", "poor"), *_events("child")]
+    events += [Event("waiting", "top", "waiting-children"), *_events("top", *runs)]
+    lines = [_told(row) for row in plan.rows()]
+    for name in ("one", "two", "child", "top"):
+        lines += _ran(name)
+    lines += _ran("poor", step="fail")
+    for name in runs:
+        lines += [Line(what, OURS, name, "run of every", 1, "ok", "oxcart", 7) for what in ("began", "ended")]
+    return History(plan, lines, Final(jobs, {OURS: events, MIXED: []}))
+
+
+def _again(history: History) -> History:
+    return History(history.plan, history.lines, history.final, history.is_quiet)
+
+
+def _lost(history: History) -> None:
+    del history.final.jobs[OURS, "one"]
+
+
+def _nowhere(history: History) -> None:
+    history.final.jobs[OURS, "one"].places = []
+
+
+def _not_done(history: History) -> None:
+    history.final.jobs[OURS, "one"].places = ["wait"]
+    history.is_quiet = False
+
+
+def _wrong_fate(history: History) -> None:
+    history.final.jobs[OURS, "one"].places = ["failed"]
+
+
+def _refused(history: History) -> None:
+    history.lines[0] = _told("one", "refused")
+
+
+def _unknown(history: History) -> None:
+    history.final.jobs[OURS, "x"] = Job(["completed"], "x", 1, 1, 0, _result("x"))
+
+
+def _doubled(history: History) -> None:
+    history.final.jobs[OURS, "other"] = history.final.jobs[OURS, "one"]
+
+
+def _two_states(history: History) -> None:
+    history.final.jobs[OURS, "one"].places = ["completed", "wait"]
+
+
+def _two_ends(history: History) -> None:
+    history.final.events[OURS] += _events("one")
+
+
+def _leased(history: History) -> None:
+    history.final.jobs[OURS, "one"].is_leased = True
+
+
+def _old_start(history: History) -> None:
+    history.final.jobs[OURS, "one"].starts = 2
+
+
+def _shared_start(history: History) -> None:
+    history.lines.append(Line("began", OURS, "one", "one", 1, "ok", "node5", 8))
+
+
+def _no_end(history: History) -> None:
+    history.lines = [line for line in history.lines if (line.what, line.row) != ("ended", "two")]
+
+
+def _not_active(history: History) -> None:
+    history.final.events[OURS] = [
+        event for event in history.final.events[OURS] if event != Event("active", "one")
+    ]
+
+
+def _too_many_ends(history: History) -> None:
+    history.final.jobs[OURS, "poor"].ended = 2
+
+
+def _too_many_runs(history: History) -> None:
+    history.lines += _ran("poor", 2, "fail")
+    history.final.jobs[OURS, "poor"].starts = 2
+
+
+def _more_runs_than_starts(history: History) -> None:
+    history.lines += _ran("one", 2)
+
+
+def _released_twice(history: History) -> None:
+    history.final.events[OURS].append(Event("waiting", "top", "waiting-children"))
+
+
+def _early(history: History) -> None:
+    history.lines = [*_ran("top"), *[line for line in history.lines if line.row != "top"], _told("top")]
+
+
+def _same_due(history: History) -> None:
+    history.final.jobs[OURS, "repeat:every:1500"].due = 1000
+
+
+def _same_slot(history: History) -> None:
+    history.final.jobs[OURS, "repeat:every:1500"].due = 1499
+
+
+def _same_number(history: History) -> None:
+    history.final.jobs[OURS, "repeat:every:1500"].count = 1
+
+
+def _run_missing(history: History) -> None:
+    del history.final.jobs[OURS, "repeat:every:1500"]
+
+
+def _run_failed(history: History) -> None:
+    history.final.jobs[OURS, "repeat:every:1500"].places = ["failed"]
+
+
+def _over_limit(history: History) -> None:
+    rows = [Row(f"l{n}", OURS, "oxcart", 0, "limited", name="limited") for n in range(3)]
+    history.plan.tops += rows
+    history.final.events[OURS] += [Event("active", row.id) for row in rows]
+
+
+def _trimmed(history: History) -> None:
+    history.final.trimmed.append(OURS)
+
+
+#: A change of the record, and the invariant that it breaks.
+BREAKS: list[tuple[Callable[[History], None], str]] = [
+    (_lost, "acknowledged"),
+    (_nowhere, "acknowledged"),
+    (_not_done, "acknowledged"),
+    (_wrong_fate, "acknowledged"),
+    (_refused, "added as told"),
+    (_unknown, "added as told"),
+    (_doubled, "added as told"),
+    (_two_states, "one state"),
+    (_two_ends, "one state"),
+    (_leased, "one state"),
+    (_old_start, "lease"),
+    (_shared_start, "lease"),
+    (_no_end, "lease"),
+    (_not_active, "lease"),
+    (_too_many_ends, "attempts"),
+    (_too_many_runs, "attempts"),
+    (_more_runs_than_starts, "attempts"),
+    (_released_twice, "released once"),
+    (_early, "released once"),
+    (_same_due, "schedules"),
+    (_same_slot, "schedules"),
+    (_same_number, "schedules"),
+    (_run_missing, "schedules"),
+    (_run_failed, "schedules"),
+    (_over_limit, "limits"),
+    (_trimmed, "whole record"),
+]
+
+
+def test_a_sound_record_breaks_nothing() -> None:
+    assert check(sound()) == []
+
+
+@pytest.mark.parametrize(("change", "invariant"), BREAKS, ids=lambda one: getattr(one, "__name__", one))
+def test_a_broken_record_is_noticed(change: Callable[[History], None], invariant: str) -> None:
+    history = sound()
+    change(history)
+    assert invariant in {one.invariant for one in check(_again(history))}
+
+
+def test_every_invariant_can_be_broken() -> None:
+    assert {invariant for _, invariant in BREAKS} == set(INVARIANTS)
