@@ -270,3 +270,7 @@ checker: install  ## producers, workers and Node while everything breaks: no pro
 
 checker-mutants: install  ## builds that break one promise each: the checker must catch all of them
 	$(BIN)/python -m tests.checker.mutants $(CHECKER)
+
+.PHONY: model
+model: install  ## every interleaving of 3 workers and 3 jobs in a model of the scripts, and random paths of it by these
+	$(BIN)/python -m tests.explorer $(MODEL)
