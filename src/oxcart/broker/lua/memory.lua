@@ -19,6 +19,9 @@ end
 local function asked_of_slot(...)
   local answer = redis.pcall(...)
   if type(answer) == "table" and answer.err then
+    if string.find(answer.err, "WRONGTYPE", 1, true) then
+      return nil -- what a peer has spoiled counts as absent: otherwise every call of the slot would fail
+    end
     local moving = string.find(answer.err, "non local key", 1, true)
     refuse(moving and "TRYAGAIN the slot is on its way to another node" or answer.err)
   end
@@ -26,17 +29,19 @@ local function asked_of_slot(...)
 end
 
 -- Returns the journaled reply of this call, or nil. The caller gave up a call that is older than the last one of its
--- slot; it arrived late through a dead connection and must not be applied.
+-- slot; it arrived late through a dead connection and must not be applied. A reply that cannot be read counts as none.
 local function recalled()
   if slot_key then
     local kept = asked_of_slot("GET", slot_key)
     if kept then
-      local colon = string.find(kept, ":", 1, true)
-      local last, this = tonumber(string.sub(kept, 1, colon - 1)), tonumber(ARGV[2])
+      local last, this = tonumber(string.match(kept, "^(%d+):")), tonumber(ARGV[2])
       if last == this then
         asked_of_slot("EXISTS", NEVER)
-        return cmsgpack.unpack(string.sub(kept, colon + 1))
-      elseif last > this then
+        local fine, answer = pcall(cmsgpack.unpack, string.sub(kept, string.find(kept, ":", 1, true) + 1))
+        if fine and type(answer) == "table" then
+          return answer
+        end
+      elseif last and last > this then
         refuse("OXSTALE call " .. ARGV[2] .. " came after call " .. last .. " of its slot")
       end
     end

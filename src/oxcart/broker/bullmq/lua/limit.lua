@@ -12,7 +12,7 @@ limit_at(P)
 local kind, name = ARGV[3], ARGV[4]
 local rule = { tonumber(ARGV[5]), tonumber(ARGV[6]) }
 local known = call("HGET", KEYS[1], "ox:limits")
-local rules = known and cjson.decode(known) or { t = {}, k = { 0, 0 } }
+local rules = known and rules_of(known) or { t = {}, k = { 0, 0 } }
 local first, last
 if kind == "t" then
   rules.t[name] = (rule[1] > 0 or rule[2] > 0) and rule or nil
