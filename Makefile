@@ -274,3 +274,7 @@ checker-mutants: install  ## builds that break one promise each: the checker mus
 .PHONY: model
 model: install  ## every interleaving of 3 workers and 3 jobs in a model of the scripts, and random paths of it by these
 	$(BIN)/python -m tests.explorer $(MODEL)
+
+.PHONY: fuzz
+fuzz: install  ## every script of BullMQ's protocol on keys with other types, truncated and random values; FUZZ=1000
+	OXCART_FUZZ=$(or $(FUZZ),300) $(BIN)/pytest -q --timeout 7200 tests/fuzz

@@ -20,7 +20,7 @@ call("ZADD", readers, till, ARGV[3])
 call("ZREMRANGEBYSCORE", readers, "-inf", now)
 local last = call("ZREVRANGE", readers, 0, 0, "WITHSCORES")
 local meta = call("HMGET", KEYS[1], "opts.maxLenEvents", "ox:keep")
-local before = meta[1] or "10000"
+local before = tonumber(meta[1]) and meta[1] or "10000" -- a peer may have written anything
 local keep = math.max(tonumber(ARGV[5]), tonumber(meta[2]) or 0)
 call("HSETNX", KEYS[1], "ox:was", before)
 call("HSETNX", KEYS[1], "ox:life", ARGV[7])
