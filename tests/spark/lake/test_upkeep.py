@@ -93,6 +93,13 @@ def test_a_large_file_is_not_rewritten_for_a_few_small_ones(lake: Lake) -> None:
     assert len(lake.head().of("t")) == 2
 
 
+def test_a_tiny_file_does_not_keep_larger_ones_from_being_joined(lake: Lake) -> None:
+    fill(lake, 1)
+    fill(lake, MOST_SMALL, rows=20_000, first=1)
+    assert tidy(lake) == MOST_SMALL
+    assert len(lake.head().of("t")) == 1
+
+
 def test_tidying_ends_when_it_is_stopped(lake: Lake) -> None:
     fill(lake, MOST_SMALL)
     assert tidy(lake, stop=lambda: True) == 0

@@ -75,9 +75,7 @@ def tidy(lake: Lake, *, stop: Callable[[], bool] = lambda: False, seconds: float
     for files in _days(base, SMALL, None):
         if stop() or time.monotonic() > due:
             break
-        chosen = _alike(files)
-        if len(chosen) < MOST_SMALL:
-            chosen = files if len(files) > 1 and _quiet(lake, files) else []
+        chosen = _alike(files) or (files if len(files) > 1 and _quiet(lake, files) else [])
         if chosen:
             fewer += _join(lake, base, chosen)
     return fewer
@@ -94,15 +92,22 @@ def _days(base: Version, below: int, table: str | None) -> list[list[File]]:
 
 
 def _alike(files: Iterable[File]) -> list[File]:
-    """The smallest files, up to the first that is larger than all before it together."""
+    """The smallest files, up to the end of the first run of `MOST_SMALL` of about the same size; else none.
+
+    A run ends before a file that is larger than all smaller ones together. So a day keeps fewer than
+    `MOST_SMALL` files of each run, and sizes triple from run to run: a row is rewritten once per run.
+    """
     found: list[File] = []
-    size = 0
+    run = size = 0
     for file in sorted(files, key=lambda file: file.size):
-        if found and file.size > 2 * size:
-            break
+        if file.size > 2 * size:
+            if run >= MOST_SMALL:
+                return found
+            run = 0
         found.append(file)
+        run += 1
         size += file.size
-    return found
+    return found if run >= MOST_SMALL else []
 
 
 def _quiet(lake: Lake, files: Iterable[File]) -> bool:
