@@ -195,7 +195,7 @@ screenshots: install  ## pictures of every page of the dashboard in both themes 
 pipeline-picture: install  ## draw the picture of docs/pipeline.md anew, the report of a made-up morning
 	$(BIN)/python -m tests.spark.report.picture docs/pipeline.svg
 
-.PHONY: pipeline-kill pipeline-truth pipeline-cluster pipeline-chaos bench-pipeline bench-lake
+.PHONY: pipeline-kill pipeline-truth pipeline-cluster pipeline-week pipeline-chaos bench-pipeline bench-lake
 pipeline-kill: install  ## a million events while the pipeline is killed ten times: bronze equals the stream
 	OXCART_KILL_EVENTS=1000000 OXCART_KILLS=10 $(BIN)/pytest -q --timeout 7200 tests/spark/test_kill.py
 
@@ -204,6 +204,9 @@ pipeline-truth: install  ## 50 000 jobs with known outcomes: the tables equal wh
 
 pipeline-cluster: install  ## a million events on a Spark cluster that loses an executor: the rows of local mode
 	OXCART_CLUSTER_JOBS=250000 $(BIN)/pytest -q --timeout 7200 tests/spark/test_cluster.py
+
+pipeline-week: install  ## a week of 100 queues and 10 000 000 entries in an hour, with kills and trims; WEEK="--entries 1000000 --minutes 10"
+	$(BIN)/python -m tests.spark.week $(WEEK)
 
 pipeline-chaos: pipeline-kill pipeline-truth pipeline-cluster  ## the three above at full size
 

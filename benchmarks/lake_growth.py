@@ -1,6 +1,7 @@
 """Measures what a refresh of silver and gold costs, and that it does not grow with what the lake has.
 
-    python -m benchmarks.lake_growth [--only queues ingests attempts] [--rounds 5] [--check]
+    python -m benchmarks.lake_growth [--only queues ingests attempts count idle live] [--rounds 5]
+                                     [--attempts 8000000] [--seconds 60] [--check]
 
 Each question has two lakes, whose bronze is written by hand: a small one and a grown one. New jobs arrive in
 both, and both are refreshed, one after the other, ``--rounds`` times after two rounds that are not measured.
@@ -9,7 +10,14 @@ JVM without its compilers, and of new files and commits; the ratio is that of CP
 
 - queues: 20 new jobs in each of 1 and of 100 queues;
 - ingests: 50 new jobs after 4 and after 5 000 batches that were built from and are not compacted;
-- attempts: 1 000 new jobs on an empty day and on a day of 200 000 attempts.
+- attempts: 1 000 new jobs on an empty day and on a day of 200 000 attempts, or of ``--attempts``.
+
+Three further figures have one lake each:
+
+- count: wall-clock seconds of a new process that counts the rows of an empty table in DuckDB, in a lake of
+  5 000 batches that are not compacted;
+- idle: CPU seconds per second of a pipeline that runs while nothing happens;
+- live: the same at 50 jobs a second in 4 queues, with this process as the producer.
 """
 
 from __future__ import annotations
@@ -17,18 +25,24 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from tests.servers import ValkeyServer, wait_until
 
 from benchmarks.processes import cpu_seconds
 from oxcart.broker.export import ATTEMPTS, EVENTS
 from oxcart.spark.lake.bronze import write_rows
+from oxcart.spark.lake.tables import TABLES
 from oxcart.spark.lake.versions import Change, Lake
+from oxcart.spark.options import QueueSelection, ServerAddress
 from oxcart.spark.read.entries import rows_of
 from oxcart.spark.session import SETTINGS, open_session
 
@@ -199,6 +213,77 @@ def ask(spark: SparkSession, folder: Path, question: Question, rounds: int) -> d
     return {**figures, "ratio": figures["grown_cpu_s"] / figures["small_cpu_s"]}
 
 
+#: Figures with one lake each, and the most that they may be.
+SINGLE = {"count": 1.0, "idle": 0.1, "live": 0.5}
+_LIVE_QUEUES, _LIVE_RATE = 4, 50
+#: Seconds after which a pipeline's pace is measured: until then the JVM compiles.
+_WARM_SECONDS = 60.0
+
+
+def count_seconds(folder: Path) -> float:
+    """Returns the seconds of a process that counts an empty table beside 5 000 files of bronze."""
+    lake = Lake(folder)
+    lake.create_tables(TABLES)
+    Day(lake, "q").add(5_000, MIDNIGHT, EVENING, 5_000)
+    text = "SELECT count(*) AS n FROM gaps"
+    command = [sys.executable, "-m", "oxcart.cli", "pipeline", "query", text, "--lake", str(folder), "--json"]
+    taken = []
+    for _ in range(3):
+        began = time.perf_counter()
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        taken.append(time.perf_counter() - began)
+        assert '"n": 0' in done.stdout or '"n":0' in done.stdout, done.stdout
+    return min(taken)
+
+
+def running_cores(spark: SparkSession, folder: Path, seconds: float, rate: int) -> float:
+    """Returns the CPU seconds per second of a pipeline while so many jobs a second run in four queues."""
+    from oxcart.spark.pipeline import Pipeline, Plan
+
+    done = threading.Event()
+    with ValkeyServer() as server, server.client() as store:
+        for queue in range(_LIVE_QUEUES):
+            store.hset(f"bull:q{queue}:meta", "opts.maxLenEvents", "10000")
+        plan = Plan(
+            folder, ServerAddress(url=server.url), QueueSelection(pattern="q*"), spool=folder / "_spool"
+        )
+        pipeline = Pipeline(spark, plan)
+        work = [threading.Thread(target=pipeline.run, kwargs={"until": done.is_set})]
+        if rate:
+            work.append(threading.Thread(target=_produce, args=(store, rate, done)))
+        for thread in work:
+            thread.start()
+        try:
+            wait_until(lambda: pipeline.lake.head().number or not rate, "the pipeline runs", 120)
+            time.sleep(_WARM_SECONDS)
+            before, began = _cpu(), time.monotonic()
+            time.sleep(seconds)
+            return (_cpu() - before) / (time.monotonic() - began)
+        finally:
+            done.set()
+            for thread in work:
+                thread.join(120)
+
+
+def _produce(store: Any, rate: int, done: threading.Event) -> None:
+    """Writes the events of jobs as a worker does, each with its record."""
+    number = 0
+    while not done.wait(1 / rate):
+        queue, job = f"bull:q{number % _LIVE_QUEUES}", f"job-{number}"
+        number += 1
+        pipe = store.pipeline(transaction=False)
+        for fields in (
+            {"event": "added", "name": "n"},
+            {"event": "waiting"},
+            {"event": "active", "prev": "waiting"},
+            {"event": "completed", "returnvalue": "1", "prev": "active"},
+        ):
+            pipe.xadd(f"{queue}:{EVENTS}", {**fields, "jobId": job})
+        ended = pipe.execute()[-1]
+        record = {"event": "completed", "jobId": job, "name": "n", "worker": "w", "began": "1", "ended": "2"}
+        store.xadd(f"{queue}:{ATTEMPTS}", record, id=ended)
+
+
 def _cpu() -> float:
     return sum(seconds for kind, seconds in cpu_seconds().items() if kind != "JVM compiling")
 
@@ -206,8 +291,10 @@ def _cpu() -> float:
 def main() -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=[one.name for one in QUESTIONS])
+    parser.add_argument("--only", nargs="+", choices=[*(one.name for one in QUESTIONS), *SINGLE])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--attempts", type=int, default=200_000, help="attempts of the grown day")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long a running pipeline is measured")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--check", action="store_true", help="end with 1 where a bound is missed")
     asked = parser.parse_args()
@@ -219,6 +306,8 @@ def main() -> None:
         for one in QUESTIONS:
             if asked.only and one.name not in asked.only:
                 continue
+            if one.name == "attempts":
+                one = msgspec.structs.replace(one, grown=(1, 4, asked.attempts))
             found = ask(spark, Path(scratch, one.name), one, asked.rounds)
             pairs = [
                 f"{found[f'small_{unit}']:.{digits}f} / {found[f'grown_{unit}']:.{digits}f}"
@@ -230,6 +319,16 @@ def main() -> None:
                 flush=True,
             )
             missed += [one.name] if found["ratio"] > one.bound else []
+        for name, bound in SINGLE.items():
+            if asked.only and name not in asked.only:
+                continue
+            folder = Path(scratch, name)
+            if name == "count":
+                value = count_seconds(folder)
+            else:
+                value = running_cores(spark, folder, asked.seconds, _LIVE_RATE if name == "live" else 0)
+            print(f"{name:10} {value:>50.2f} {bound:>6.1f}", flush=True)
+            missed += [name] if value > bound else []
     spark.stop()
     if asked.check and missed:
         sys.exit(f"over the bound: {', '.join(missed)}")

@@ -1,0 +1,1 @@
+"""A week of many queues in compressed time, read by a pipeline that is killed."""
