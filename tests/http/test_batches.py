@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from oxcart import Queue, Worker
+from oxcart import Abilities, Queue, Worker
 from tests.conftest import MakeQueue
 from tests.http.conftest import Serve
 from tests.servers import ValkeyServer
@@ -77,6 +77,65 @@ async def test_an_atomic_batch_that_the_server_refuses_leaves_nothing(
     assert (await a.counts())["waiting"] == 0
     store.delete("bull:b:wait")
     assert (await client.post("/api/v1/jobs/batch", json={"jobs": jobs, "atomic": True})).status_code == 201
+
+
+def mixed(number: int) -> list[dict[str, Any]]:
+    """Jobs with keys and targets over two queues, of which no single add can write all."""
+    return [
+        {"type": "a", "idempotency_key": f"k{number}"},
+        {"type": "b", "idempotency_key": f"k{number}"},
+        {"type": "a", "target": "all;c=gpu"},
+        {"type": "b", "target": "all;c=gpu;r=us-east", "id": f"mine-{number}"},
+        {"type": "a", "target": "all;c=gpu", "idempotency_key": f"t{number}"},
+        {"type": "b", "delay": "1h", "target": "all;c=gpu"},
+    ]
+
+
+async def test_an_atomic_batch_with_keys_and_targets_over_queues_is_one_script(
+    make_queue: MakeQueue, serve: Serve, store: redis.Redis
+) -> None:
+    a, b = make_queue("a"), make_queue("b")
+    client = await serve(a, b)
+    store.set("bull:b@all;c=gpu;r=us-east:prioritized", "no set")  # the last place that the script checks
+    refused = await client.post("/api/v1/jobs/batch", json={"jobs": mixed(1), "atomic": True})
+    assert refused.status_code == 503
+    assert [sum((await queue.counts()).values()) for queue in (a, b)] == [0, 0]
+    assert not list(store.scan_iter("bull:*ox:idem*"))
+    assert not list(store.scan_iter("bull:*ox:lanes*"))
+    store.delete("bull:b@all;c=gpu;r=us-east:prioritized")
+    first = (await client.post("/api/v1/jobs/batch", json={"jobs": mixed(1), "atomic": True})).json()
+    assert first["accepted"] == 6
+    assert [sum((await queue.counts()).values()) for queue in (a, b)] == [3, 3]
+    again = (await client.post("/api/v1/jobs/batch", json={"jobs": mixed(1), "atomic": True})).json()
+    ids = [[one["job"]["id"] for one in done["results"]] for done in (first, again)]
+    for place in (0, 1, 3, 4):  # those with a key, and the one with an id of its own
+        assert ids[0][place] == ids[1][place]
+    assert [sum((await queue.counts()).values()) for queue in (a, b)] == [4, 4]
+    elsewhere = [{"type": "b", "id": "mine-1"}, {"type": "a", "idempotency_key": "other"}]
+    await client.post("/api/v1/jobs/batch", json={"jobs": elsewhere, "atomic": True})
+    assert [sum((await queue.counts()).values()) for queue in (a, b)] == [5, 4]  # the id exists in a lane
+
+
+async def test_jobs_of_an_atomic_batch_with_targets_run_where_they_can(
+    make_queue: MakeQueue, serve: Serve
+) -> None:
+    a, b = make_queue("a"), make_queue("b")
+
+    @a.job(name="a")
+    async def on_a() -> str:
+        return "a"
+
+    @b.job(name="b")
+    async def on_b() -> str:
+        return "b"
+
+    client = await serve(a, b)
+    answer = await client.post("/api/v1/jobs/batch", json={"jobs": mixed(1)[:5], "atomic": True})
+    able = Abilities(capabilities=["gpu"], region="us-east")
+    async with Worker(a, b, abilities=able).running():
+        for one in answer.json()["results"]:
+            waited = (await client.post(f"/api/v1/jobs/{one['job']['id']}/wait")).json()
+            assert waited["state"] == "completed", one
 
 
 async def test_jobs_of_an_atomic_batch_run(queue: Queue, serve: Serve) -> None:

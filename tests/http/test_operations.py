@@ -106,7 +106,7 @@ async def test_a_flow_is_added_in_one_step_and_runs_in_order(make_queue: MakeQue
         ([{"ref": "a", "type": "t", "after": ["b"]}], "after"),
         ([{"ref": "a", "type": "t"}, {"ref": "a", "type": "t"}], "ref"),
         ([{"ref": "a", "type": "t", "after": ["a"]}], "graph"),
-        ([{"ref": "a", "type": "t", "idempotency_key": "k"}], "idempotency_key"),
+        ([{"ref": "a", "type": "t", "target": "all;c=gpu"}], "target"),
         ([{"ref": "a", "type": "t", "max_attempts": 0}], "max_attempts"),
     ],
 )

@@ -66,16 +66,9 @@ async def add_flow(service: Api, data: JSONBody[FlowOptions]) -> AddedFlow:
     first.capabilities.require("graphs")
     graph, made = Graph(first), {}
     for ref, order in orders.items():
-        if order.is_keyed:
-            raise ValidationError("idempotency_key", "left out in a flow, as is target", ref)
-        made[ref] = graph.job(
-            order.name,
-            order.data,
-            queue=order.queue,
-            after=order.after,
-            after_any=order.after_any,
-            **order.options,
-        )
+        if order.options.get("target") is not None:
+            raise ValidationError("target", "left out in a flow", ref)
+        made[ref] = order.join(graph)
     for one in data.jobs:
         for field, refs in (("after", one.after), ("after_any", one.after_any)):
             for ref in refs:

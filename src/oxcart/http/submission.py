@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from oxcart.graph import Graph
+from oxcart.graph import Graph, GraphJob
 from oxcart.handle import JobHandle
 from oxcart.http import values
 from oxcart.http.errors import ApiError, problem_of
@@ -47,10 +47,21 @@ class Order(msgspec.Struct, kw_only=True):
         """Whether it waits for other jobs."""
         return bool(self.after or self.after_any)
 
-    @property
-    def is_keyed(self) -> bool:
-        """Whether it has an idempotency key or a target, which a graph does not take."""
-        return bool(self.options.get("idempotency_key") or self.options.get("target"))
+    def join(self, graph: Graph) -> GraphJob:
+        """Adds the job to a graph; one with a target goes to its lane.
+
+        Raises:
+            ValidationError: It has a target, and waits for other jobs.
+        """
+        options, queue = dict(self.options), self.queue
+        target = options.pop("target", None)
+        if target is not None:
+            if self.waits:
+                raise ValidationError("target", "that of a job without depends_on", str(target))
+            queue = queue.lanes.get(target)
+        return graph.job(
+            self.name, self.data, queue=queue, after=self.after, after_any=self.after_any, **options
+        )
 
 
 async def read(service: Service, body: values.Submit) -> Order:
@@ -164,26 +175,18 @@ async def add(order: Order) -> tuple[Job, bool]:
 async def add_all(orders: list[Order]) -> list[Job]:
     """Adds all jobs or none.
 
-    Jobs without idempotency keys and targets are one graph without edges: one script adds them to all their
-    queues. With keys or a target, one script adds those of one queue and target. Only a batch with keys or
-    targets over several of them takes a call for each: a server that is lost between two calls leaves the
-    first part. Repeating a batch with keys then completes it.
+    Jobs of one queue and target are one call. Others are one graph without edges: one script adds them to all
+    their queues and lanes. Only on Bridge, which has no graphs, a batch over several queues takes a call for
+    each: a server that is lost between two calls leaves the first part.
     """
     first = orders[0].queue
     places = {(order.queue.name, str(order.options.get("target") or "")) for order in orders}
     if len(places) == 1 and not any(order.waits for order in orders):
-        return await all_shown(await _add_whole(orders), orders)
-    if first.capabilities.can("graphs") and not any(order.is_keyed for order in orders):
+        handles = await _add_whole(orders)
+    elif first.capabilities.can("graphs"):
         graph = Graph(first)
         for order in orders:
-            graph.job(
-                order.name,
-                order.data,
-                queue=order.queue,
-                after=order.after,
-                after_any=order.after_any,
-                **order.options,
-            )
+            order.join(graph)
         handles = await graph.add()
     else:
         handles = await _add_by_queue(orders)
@@ -217,9 +220,6 @@ async def _add_whole(orders: list[Order]) -> list[JobHandle[Any]]:
 
 
 async def _add_by_queue(orders: list[Order]) -> list[JobHandle[Any]]:
-    for order in orders:
-        if order.waits and order.is_keyed:
-            raise ValidationError("idempotency_key", "that of a job without depends_on", order.name)
     handles: dict[int, JobHandle[Any]] = {}
     groups: dict[str, list[int]] = {}
     for place, order in enumerate(orders):

@@ -86,6 +86,13 @@ async def main(folder: Path, only: list[str]) -> None:
         async with open_shop(valkey.url) as shop, Server(app(shop.queues, lake=lake)) as server:
             await asyncio.wait_for(shop.find_failures(), 60)
             async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+                for path in (
+                    "queues/search-index/pause",
+                    "queues/search-index/resume",
+                    "queues/payments/retry",
+                ):
+                    body = {"dry_run": True} if path.endswith("retry") else None
+                    await client.post(f"/api/v1/{path}", json=body)  # so that the audit log has rows
                 for _ in range(SECONDS // 2):  # somebody watches, so that the charts have a past
                     await client.get("/")
                     await asyncio.sleep(2)

@@ -27,6 +27,13 @@ pytestmark = [pytest.mark.node, pytest.mark.timeout(240)]
 
 Drive = Callable[[Page], None]
 
+#: Whether the link to the current page is outside of the window.
+CURRENT_IS_HIDDEN = """(() => {
+  const link = document.querySelector('.side [aria-current]');
+  const place = link && link.getBoundingClientRect();
+  return Boolean(place && place.width && (place.left < 0 || place.right > innerWidth));
+})()"""
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
@@ -387,6 +394,8 @@ async def test_no_page_breaks_a_rule_of_accessibility_and_none_has_an_error(
                     if phone:
                         wider = page.evaluate("document.documentElement.scrollWidth > innerWidth")
                         broken.extend([f"{name} is wider than a phone"] if wider else [])
+                        hidden = page.evaluate(CURRENT_IS_HIDDEN)
+                        broken.extend([f"{name} hides the name of the page on a phone"] if hidden else [])
         broken.extend(error for error in page.errors if "name=none" not in error and "404" not in error)
 
     lake = make_history(tmp_path)

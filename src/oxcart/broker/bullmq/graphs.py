@@ -20,6 +20,7 @@ from oxcart.broker.replies import text
 from oxcart.model.errors import CrossSlotError, ValidationError, error_for_code
 from oxcart.model.graph import Existing, Kind, Node, arrange
 from oxcart.model.names import HIDDEN
+from oxcart.model.target import split_lane
 
 if TYPE_CHECKING:
     from oxcart.broker.bullmq.broker import BullMQBroker
@@ -104,6 +105,9 @@ class _Queues:
                     f"a graph over the queues {broker.queue!r} and {queue!r} is in two slots of the cluster; "
                     "give them a prefix with a hash tag that they share, e.g. prefix='{bull}'"
                 )
-            self.prefixes.append(keys.key(""))
+            base, lane = split_lane(queue)
+            self.prefixes.append(
+                keys.key("") if lane is None else f"{Keys(base, prefix, broker.keys.tagged).key('')}\n{lane}"
+            )
             self._numbers[named] = len(self.prefixes)
         return self._numbers[named]

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  meta of the queue of the first job
 -- ARGV     1 slot, 2 number of the call, 3 now or "" (time.lua)
---          4 how many queues, and the prefix of each
+--          4 how many queues, and the prefix of each; for a lane the prefix of its base queue, a line break and its name
 --          then how many jobs, dependencies before their dependents; for each: number of its queue, and
 --          id, name, data, opts, timestamp, delay, priority, flags, number of further hash fields, and these
 --          (as in parts/adding.lua). Flags also: "I" and ms for a job with an idempotency key, in the field `ox:idem`
@@ -14,7 +14,7 @@
 -- Events   per job `added`, and `waiting`, `delayed` or `waiting-children`; `duplicated` for an id that exists; then
 --          those of jobs whose dependencies have already ended
 -- Keeps    a job is released only when all its dependencies are known, and at most once
--- include: base gate insert store attempts parent removal window adding failing gates
+-- include: base gate insert store attempts parent removal window adding failing gates lanes
 
 local answer = remembered()
 if answer then
@@ -23,9 +23,15 @@ end
 
 local DEEPEST, ROOM = 100, 2000
 local now, queues = tonumber(time_of(ARGV[3])), tonumber(ARGV[4])
+local prefixes, lanes = {}, {} -- of each queue; and by prefix: { prefix of the base queue, name of the lane }
+for i = 1, queues do
+  local base, lane = string.match(ARGV[4 + i], "^(.-)\n(.+)$")
+  prefixes[i] = lane and lane_prefix(base, lane) or ARGV[4 + i]
+  lanes[prefixes[i]] = lane and { base, lane }
+end
 local jobs, count, from = {}, tonumber(ARGV[5 + queues]), 6 + queues
 for i = 1, count do
-  local prefix = ARGV[4 + tonumber(ARGV[from])]
+  local prefix = prefixes[tonumber(ARGV[from])]
   local life = string.match(ARGV[from + 8], "I(%d+)")
   jobs[i], from = read_tied(from + 1)
   jobs[i].prefix, jobs[i].edges, jobs[i].depth, jobs[i].life = prefix, {}, 1, life
@@ -33,7 +39,7 @@ end
 for at = from + 1, from + 5 * tonumber(ARGV[from]), 5 do
   local job, edge = jobs[tonumber(ARGV[at])], { kind = ARGV[at + 1], job = jobs[tonumber(ARGV[at + 2])] }
   if not edge.job then
-    edge.prefix, edge.id = ARGV[4 + tonumber(ARGV[at + 3])], ARGV[at + 4]
+    edge.prefix, edge.id = prefixes[tonumber(ARGV[at + 3])], ARGV[at + 4]
   end
   job.edges[#job.edges + 1] = edge
 end
@@ -93,6 +99,10 @@ local function refusal()
     end
     local known = look_at(job.prefix .. job.id)
     job.exists = known and true or false
+    local base = lanes[job.prefix] and lanes[job.prefix][1] or gates[job.prefix].base
+    if not known and base and is_elsewhere(base, job.prefix, job.id) then
+      job.exists, job.edges = true, {}
+    end
     if known then
       job.priority, job.depth, job.edges = known[1], known[2], {}
     end
@@ -119,6 +129,13 @@ if refused then
   return remember(refused)
 end
 
+for prefix, at in pairs(lanes) do
+  if gates[prefix] then -- it has jobs here; of others, jobs only wait for one in it
+    enter_lane(at[1], at[2])
+    gates[prefix] = read_gate(prefix) -- now with the limits of its base queue
+  end
+end
+
 local codes, ended = {}, {}
 for i, job in ipairs(jobs) do
   local key, any, waits_for = job.prefix .. job.id, {}, {}
@@ -136,6 +153,10 @@ for i, job in ipairs(jobs) do
   if #any > 0 then
     job.extras[#job.extras + 1] = "ox:any"
     job.extras[#job.extras + 1] = cjson.encode(any)
+  end
+  local at = lanes[job.prefix]
+  if at and not job.exists and string.find(job.opts, '"jobId"', 1, true) then
+    call("HSET", at[1] .. "ox:ids", job.id, at[2]) -- as in add.lua: ids of clients are unique over all lanes
   end
   codes[i] = add_tied(job.prefix, gates[job.prefix], job)
   if job.owned then

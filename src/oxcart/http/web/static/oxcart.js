@@ -243,6 +243,10 @@ document.addEventListener("keydown", (event) => {
 
 showTimes();
 showSelection();
+// On a phone the pages are one line that scrolls: the current one must be seen.
+const side = find(".side");
+const current = side && find("[aria-current]", side);
+if (current && side.scrollWidth > side.clientWidth) side.scrollLeft = current.offsetLeft - (side.clientWidth - current.offsetWidth) / 2;
 setInterval(showTimes, 1000);
 for (const one of findAll("[data-follow]")) one.scrollTop = one.scrollHeight;
 if (document.body.dataset.events) listen();
