@@ -20,6 +20,8 @@ from oxcart.http.service import Service
 KEEP_ALIVE = 30.0
 
 _EVENT_STREAM = "text/event-stream"
+#: NEL, LINE SEPARATOR and PARAGRAPH SEPARATOR.
+_ENDS = tuple(end.encode() for end in "\x85\u2028\u2029")
 
 
 @get(
@@ -85,8 +87,20 @@ def _line(listener: Listener, message: Message, wanted: str | None) -> bytes:
     return _encode(str(listener.position), message.name, message.data)
 
 
+def one_line(data: bytes) -> bytes:
+    """Escapes the ends of lines that JSON leaves as they are.
+
+    The format ends lines only at CR and LF, but many clients split text as Python does. For them a job could
+    forge an event.
+    """
+    for end in _ENDS:
+        if end in data:
+            data = data.replace(end, b"\\u%04x" % ord(end.decode()))
+    return data
+
+
 def _encode(position: str, name: str, data: bytes) -> bytes:
-    return b"id: %s\nevent: %s\ndata: %s\n\n" % (position.encode(), name.encode(), data)
+    return b"id: %s\nevent: %s\ndata: %s\n\n" % (position.encode(), name.encode(), one_line(data))
 
 
 ROUTES = [events]

@@ -16,6 +16,7 @@ import msgspec
 
 from oxcart.http.errors import ApiError
 from oxcart.http.mailbox import Mailbox
+from oxcart.http.stream import one_line
 from oxcart.http.web.page import Pages
 from oxcart.model.errors import OxcartError
 
@@ -106,7 +107,7 @@ class _Poller:
 
 
 def _message(event: str, data: object) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (event.encode(), msgspec.json.encode(data))
+    return b"event: %s\ndata: %s\n\n" % (event.encode(), one_line(msgspec.json.encode(data)))
 
 
 class Live:
