@@ -51,6 +51,7 @@ NEEDS: dict[str, str | None] = {
     "GET /api/v1/jobs/{job_id}/result": "observer",
     "GET /api/v1/jobs/{job_id}/wait": "observer",
     "POST /api/v1/jobs/{job_id}/wait": "observer",
+    "GET /api/v1/jobs/{job_id}/logs": "observer",
     "GET /api/v1/jobs/{job_id}/flow": "observer",
     "GET /api/v1/jobs/{job_id}/dependents": "observer",
     "GET /api/v1/queues": "observer",

@@ -107,7 +107,7 @@ async def test_what_jobs_and_callers_send_steers_no_log(
     client = await serve(queue)
 
     async def has_failed() -> bool:
-        return (await client.get("/api/v1/jobs?state=dead_letter")).json()["count"] == 1
+        return bool((await client.get("/api/v1/jobs?state=dead_letter")).json()["count"])
 
     async with Worker(queue).running():
         await client.post("/api/v1/jobs", json={"type": "welcome\x1b[31m", "max_attempts": 1, **FIELDS})

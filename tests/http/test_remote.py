@@ -127,11 +127,14 @@ async def test_options_that_the_api_lacks_are_refused(remote: Queue, queue: Queu
 
 async def test_what_needs_a_server_is_refused(remote: Queue) -> None:
     with pytest.raises(NotSupported):
-        await remote.schedules.count()
-    with pytest.raises(NotSupported):
         await remote.events().read()
-    with pytest.raises(NotSupported):
-        await remote.jobs.handle("x").logs()
+    for wrong in (
+        {"every": "1m", "missed": "skip"},
+        {"cron": "* * * * *", "tz": None},
+        {"every": 9, "lifo": True},
+    ):
+        with pytest.raises(NotSupported):
+            await remote.schedules.upsert("s", **wrong)
     with pytest.raises(NotSupported):
         await Worker(remote).run()
 
@@ -161,6 +164,55 @@ async def test_jobs_are_cancelled_retried_searched_and_removed(remote: Queue, qu
         await failing.retry()
     assert await remote.jobs.state("none") == "unknown"
     assert await remote.jobs.clean("failed") == 1
+
+
+async def test_schedules_are_set_read_and_removed(remote: Queue, queue: Queue) -> None:
+    run = await remote.schedules.upsert(
+        "daily", cron="0 7 * * *", tz="Europe/Berlin", name="digest", data={"to": "all"}, attempts=7, limit=3
+    )
+    stored = await queue.schedules.get("daily")
+    assert stored is not None
+    assert (stored.name, stored.data, stored.options["attempts"]) == ("digest", {"to": "all"}, 7)
+    assert run.id == stored.next_job_id
+    await remote.schedules.upsert("often", every="90s", start="2099-01-01T00:00:00Z")
+    found = await remote.schedules.get("daily")
+    assert found is not None
+    assert (found.schedule.cron, found.schedule.tz, found.schedule.limit) == ("0 7 * * *", "Europe/Berlin", 3)
+    assert (found.next_ms, found.data) == (stored.next_ms, {"to": "all"})
+    assert [one.id for one in await remote.schedules.list()] == ["daily", "often"]
+    assert (await remote.schedules.list(first=1))[0].schedule.every == 90_000
+    assert await remote.schedules.count() == 2
+    assert await remote.schedules.remove("often")
+    assert not await remote.schedules.remove("often")
+    assert await remote.schedules.get("often") is None
+
+
+async def test_the_log_of_a_job_is_read(remote: Queue, queue: Queue, serve: Serve) -> None:
+    job = await remote.add("greet")
+    await queue.jobs.handle(job.id).log(*(f"line {number}" for number in range(5)))
+    assert await job.logs() == [f"line {number}" for number in range(5)]
+    routed = await remote.add("greet", target="all;c=gpu")
+    handle = queue.lanes.get("all;c=gpu").jobs.handle(routed.id)
+    await handle.log("in a lane")
+    assert await routed.logs() == ["in a lane"]
+    with pytest.raises(JobNotFound):
+        await remote.jobs.handle("none").logs()
+    client = await serve(queue, tokens={"the-key-of-a-submitter": "submitter", KEY: "operator"})
+    path = f"/api/v1/jobs/{job.id}/logs"
+    for query, lines in (
+        ("", [0, 1, 2, 3, 4]),
+        ("?first=3", [3, 4]),
+        ("?first=1&limit=2", [1, 2]),
+        ("?first=-2", [3, 4]),
+        ("?first=-4&limit=2", [1, 2]),
+        ("?first=9", []),
+    ):
+        answer = await client.get(path + query, headers={"X-API-Key": KEY})
+        assert answer.json() == {"lines": [f"line {number}" for number in lines], "hidden": False}, query
+    hidden = await client.get(path, headers={"X-API-Key": "the-key-of-a-submitter"})
+    assert hidden.json() == {"lines": [], "hidden": True}
+    for wrong in ("first=x", "first=-1000001", "limit=0", "limit=10001"):
+        assert (await client.get(f"{path}?{wrong}", headers={"X-API-Key": KEY})).status_code == 400
 
 
 async def test_the_queue_is_paused_limited_and_counted(remote: Queue, queue: Queue) -> None:

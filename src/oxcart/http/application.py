@@ -23,6 +23,7 @@ from oxcart.http import (
     dead_letters,
     flows,
     history,
+    job_logs,
     jobs,
     limits,
     listing,
@@ -54,6 +55,7 @@ RATE = 500.0
 
 _PARTS = (
     jobs,
+    job_logs,
     listing,
     stream,
     system,

@@ -29,6 +29,7 @@ from oxcart.http.client import Client
 from oxcart.http.ids import new_id
 from oxcart.http.refused import ApiRefused, unsupported
 from oxcart.http.remote_jobs import RemoteDeadLetters, RemoteHandle, RemoteJobs, RemoteLimits
+from oxcart.http.remote_schedules import RemoteSchedules
 from oxcart.http.values import BatchAnswer, JobBody
 from oxcart.jobs import Jobs
 from oxcart.limits import Limits
@@ -42,6 +43,7 @@ from oxcart.model.errors import (
 )
 from oxcart.model.options import DEFAULT_OPTIONS, Durability, JobOptions, OptionKwargs
 from oxcart.queue import ADD_TIMEOUT, Queue
+from oxcart.schedules import Schedules
 
 T = TypeVar("T")
 
@@ -315,6 +317,11 @@ class RemoteQueue(Queue):
     def limits(self) -> Limits:
         """How many jobs run at once and per time, over all workers."""
         return RemoteLimits(self)
+
+    @property
+    def schedules(self) -> Schedules:
+        """Rules that make jobs at intervals or by cron expressions: set, list and remove them."""
+        return RemoteSchedules(self)
 
 
 def _split(url: str) -> tuple[str, str | None]:

@@ -41,6 +41,8 @@ _WIRE = {
 }
 #: Seconds that a wait without a limit lasts: a year, in calls of a minute.
 _FOR_EVER = 365 * 86_400
+#: Lines of a log that are read.
+MOST_LINES = 10_000
 
 
 def job_of(body: JobBody) -> Job:
@@ -96,6 +98,22 @@ class RemoteHandle(JobHandle[R]):
         client = _remote(self.queue).client
         value: R = await client.result(self.id, timeout=seconds, queue=self.queue.name)
         return value
+
+    async def logs(self) -> list[str]:
+        """Returns the job's log, at most its last 10 000 lines."""
+        client = _remote(self.queue).client
+        path = f"/jobs/{quote(self.id, safe='')}/logs"
+        params = {"queue": self.queue.name, "first": -MOST_LINES, "limit": MOST_LINES}
+        answer = await client.send("GET", path, params=params, job_id=self.id)
+        body = msgspec.json.decode(answer.content, type=_Log)
+        if body.hidden:
+            raise unsupported("logs", "the log of a job with this key", "use a key that may read payloads")
+        return body.lines
+
+
+class _Log(msgspec.Struct):
+    lines: list[str]
+    hidden: bool = False
 
 
 def _remote(queue: Any) -> RemoteQueue:

@@ -10,6 +10,7 @@ import msgspec
 from markupsafe import Markup
 
 from oxcart.drawing.timeline import Bar, Lane, duration, timeline
+from oxcart.http.job_logs import read_log
 from oxcart.http.service import Service
 from oxcart.http.values import progress_of
 from oxcart.http.web.dashboard import View, page
@@ -84,7 +85,7 @@ class JobPage(View):
             if sees_result and state is State.COMPLETED
             else None,
             "traces": [read_trace(text) for text in reversed(job.stacktrace)],
-            "logs": await _logs(queue, job) if sees_payload else [],
+            "logs": await read_log(queue, job, -LINES, LINES) if sees_payload else [],
             "python": as_python(job, data, queue.name),
             "curl": as_curl(job, data, queue.name),
             **await _relations(self.service, queue, job),
@@ -155,12 +156,6 @@ def _options(job: Job) -> list[tuple[str, str]]:
         text = json.dumps(msgspec.to_builtins(value, enc_hook=str), ensure_ascii=False, default=str)
         rows.append((field.name, text.strip('"')))
     return rows
-
-
-async def _logs(queue: Queue, job: Job) -> list[str]:
-    lane = queue if job.lane is None or not queue.capabilities.can("lanes") else queue.lanes.get(job.lane)
-    logs = lane._core.broker.logs
-    return [] if logs is None else await logs.read(job.id, -LINES, -1)
 
 
 async def _relations(service: Service, queue: Queue, job: Job) -> dict[str, Any]:
