@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-from oxcart import PermanentError, Queue, Retry, RunningJob, Worker
+from oxcart import Abilities, PermanentError, Queue, Retry, RunningJob, Worker
 from oxcart.http.hub import Position
 from tests.conftest import MakeQueue
 from tests.http.conftest import Serve
@@ -146,15 +146,63 @@ async def test_a_stream_resumes_without_loss_or_repetition(make_queue: MakeQueue
         assert [one for one in seen if one in own] == own
 
 
-@pytest.mark.parametrize("text", ["x", "q=", "q=1", "q=a-b", "=1-1", "q=1-1;x"])
+async def test_a_stream_has_the_events_of_lanes_and_resumes_in_them(queue: Queue, serve: Serve) -> None:
+    client = await serve(queue)
+    targets = ["all;c=gpu", "all;c=tpu", "any;r=eu,us"]
+    added: list[str] = []
+
+    async def add(count: int) -> None:
+        for number in range(count):
+            body = {"type": "t", "target": targets[number % 3]}
+            added.append((await client.post("/api/v1/jobs", json=body)).json()["id"])
+
+    seen: list[tuple[str, str]] = []
+    async with stream(client) as events:
+        await add(7)  # two of the lanes are new to the stream's reader, and so is the third
+        for _ in range(4):
+            last = await events.next()
+            seen.append((last.data["id"], last.event))
+    async with stream(client, since=last.id) as events:
+        await add(2)
+        while len(seen) < len(added):
+            last = await events.next()
+            seen.append((last.data["id"], last.event))
+    assert sorted(seen) == sorted((one, "job.created") for one in added)
+    async with (
+        stream(client, since=last.id, job_id=added[0]) as events,
+        Worker(queue, abilities=Abilities(capabilities=["gpu"])).running(),
+    ):
+        queue.fallback(_nothing)
+        found = [(await events.next()).event for _ in range(2)]
+    assert found == ["job.started", "job.completed"]
+
+
+async def test_a_batch_of_one_millisecond_is_read_in_pages(
+    queue: Queue, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oxcart.broker.bullmq.lanes.EVENTS", 7)
+    client = await serve(queue)
+    jobs = [{"type": "t", "target": f"all;c={'gpu' if number % 3 else 'tpu'}"} for number in range(90)]
+    async with stream(client) as events:
+        first = await client.post("/api/v1/jobs/batch", json={"jobs": jobs, "atomic": True})
+        seen = [(await events.next()).data["id"] for _ in range(90)]
+    assert sorted(seen) == sorted(one["job"]["id"] for one in first.json()["results"])
+
+
+async def _nothing(job: RunningJob) -> None:
+    pass
+
+
+@pytest.mark.parametrize("text", ["x", "q=", "q=1", "q=a-b", "=1-1", "q=1-1;x", "q=1-x@all", "q=@all"])
 async def test_a_wrong_position_is_a_400(queue: Queue, serve: Serve, text: str) -> None:
     answer = await (await serve(queue)).get("/api/v1/events", headers={"Last-Event-ID": text})
     assert (answer.status_code, answer.json()["error"]["details"][0]["field"]) == (400, "Last-Event-ID")
 
 
 def test_a_position_survives_its_text() -> None:
-    position = Position({"a;b=c": "1-2", "ü": "3-4"})
-    assert Position.parse(str(position)).ids == position.ids
+    position = Position({"a;b=c": "1-2", "ü": "3-4"}, {"a;b=c": (5, 6, "all;c=gpu,ü@=x"), "v": (7, 0, "")})
+    read = Position.parse(str(position))
+    assert (read.ids, read.lanes) == (position.ids, position.lanes)
 
 
 async def test_listeners_share_one_reader_per_queue_that_ends_with_the_last(

@@ -8,6 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from oxcart import PermanentError, Queue, TemporaryError, Worker
+from oxcart.http.application import app
+from oxcart.http.server import Server
 from tests.conftest import MakeQueue
 from tests.http.conftest import Serve
 from tests.signals import eventually
@@ -108,6 +110,10 @@ async def test_an_unexpected_error_shows_no_stack(
     assert "Traceback" not in answer.text
     assert answer.headers["x-request-id"] in caplog.text
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_idle_connections_stay_open_longer_than_clients_keep_them(queue: Queue) -> None:
+    assert Server(app([queue]))._server.config.timeout_keep_alive > 60
 
 
 async def test_a_request_id_is_echoed_or_made(queue: Queue, serve: Serve) -> None:

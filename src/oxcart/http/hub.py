@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Container, Iterable, Mapping
+from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from urllib.parse import quote, unquote
 
 import msgspec
 
+from oxcart.broker.port.streams import LanePlace
 from oxcart.events import QueueEvents
 from oxcart.http.errors import ApiError
 from oxcart.http.mailbox import Mailbox
 from oxcart.http.times import rfc3339_ms
 from oxcart.http.values import JobBody, job_body
+from oxcart.lane_events import LaneEvents
 from oxcart.model.errors import OxcartError, ValidationError
 from oxcart.model.event import Event
 from oxcart.model.job import Job
@@ -31,6 +33,10 @@ log = logging.getLogger("oxcart.http")
 BACKLOG = 4000
 #: Seconds between attempts to read a stream whose server is away.
 AGAIN = 1.0
+#: Events of lanes whose jobs are read at once.
+PAGE = 1000
+#: Seconds between two reads of the events of a queue's lanes.
+LANES_EVERY = 1.0
 #: Listeners at once.
 MOST = 2000
 
@@ -54,6 +60,7 @@ class Message(msgspec.Struct, frozen=True):
         name: ``job.created``, ``job.started`` and so on.
         job_id: The job.
         data: The message's data, as JSON.
+        place: The event's place among those of the queue's lanes; None for an event of the queue itself.
     """
 
     queue: str
@@ -61,13 +68,22 @@ class Message(msgspec.Struct, frozen=True):
     name: str
     job_id: str
     data: bytes
+    place: LanePlace | None = None
 
 
 class Position:
-    """The last event read of each queue, as text for ``Last-Event-ID``."""
+    """The last event read of each queue, and of the lanes of each queue, as text for ``Last-Event-ID``."""
 
-    def __init__(self, ids: Mapping[str, str]) -> None:
+    def __init__(self, ids: Mapping[str, str], lanes: Mapping[str, LanePlace] | None = None) -> None:
         self.ids = dict(ids)
+        self.lanes = dict(lanes or {})
+
+    def take(self, message: Message) -> None:
+        """Moves behind a message."""
+        if message.place is None:
+            self.ids[message.queue] = message.event_id
+        else:
+            self.lanes[message.queue] = message.place
 
     @classmethod
     def parse(cls, text: str) -> Position:
@@ -77,16 +93,26 @@ class Position:
             ValidationError: The text is none.
         """
         ids: dict[str, str] = {}
+        lanes: dict[str, LanePlace] = {}
         for part in filter(None, text.split(";")):
             name, _, event_id = part.partition("=")
+            event_id, sign, lane = event_id.partition("@")
             ms, _, number = event_id.partition("-")
             if not (name and _digits(ms) and _digits(number)):
                 raise ValidationError("Last-Event-ID", "the id of an event of this stream", text)
-            ids[unquote(name)] = event_id
-        return cls(ids)
+            if sign:
+                lanes[unquote(name)] = (int(ms), int(number), unquote(lane))
+            else:
+                ids[unquote(name)] = event_id
+        return cls(ids, lanes)
 
     def __str__(self) -> str:
-        return ";".join(f"{quote(name, safe='')}={event_id}" for name, event_id in sorted(self.ids.items()))
+        parts = [f"{quote(name, safe='')}={event_id}" for name, event_id in sorted(self.ids.items())]
+        parts += [
+            f"{quote(name, safe='')}={ms}-{number}@{quote(lane, safe='')}"
+            for name, (ms, number, lane) in sorted(self.lanes.items())
+        ]
+        return ";".join(parts)
 
 
 class Listener(Mailbox[Message]):
@@ -95,12 +121,16 @@ class Listener(Mailbox[Message]):
     Attributes:
         position: The last event that it has of each queue.
         joined: The last event that the hub had read of each queue when the listener joined.
+        joined_lanes: The same for the lanes of each queue.
     """
 
-    def __init__(self, position: Position, joined: Mapping[str, str]) -> None:
+    def __init__(
+        self, position: Position, joined: Mapping[str, str], joined_lanes: Mapping[str, LanePlace]
+    ) -> None:
         super().__init__(BACKLOG)
         self.position = position
         self.joined = joined
+        self.joined_lanes = joined_lanes
 
 
 class Hub:
@@ -115,7 +145,9 @@ class Hub:
         self._listeners: set[Listener] = set()
         self._of_job: dict[str, set[Listener]] = {}
         self._readers: dict[str, asyncio.Task[None]] = {}
+        self._lane_readers: dict[str, asyncio.Task[None]] = {}
         self._positions: dict[str, str] = {}
+        self._places: dict[str, LanePlace] = {}
         self._wanted = 0
         self._lock = asyncio.Lock()
 
@@ -146,8 +178,13 @@ class Hub:
             await self._start()
             # Without a pause between these lines: the backlog ends where the hub's messages begin.
             joined = {name: at for name, at in self._positions.items() if name in queues}
-            known = {} if since is None else since.ids
-            listener = Listener(Position({name: known.get(name, joined[name]) for name in joined}), joined)
+            places = {name: at for name, at in self._places.items() if name in queues}
+            known, lanes = ({}, {}) if since is None else (since.ids, since.lanes)
+            position = Position(
+                {name: known.get(name, at) for name, at in joined.items()},
+                {name: lanes.get(name, at) for name, at in places.items()},
+            )
+            listener = Listener(position, joined, places)
             listeners = self._listeners if job_id is None else self._of_job.setdefault(job_id, set())
             listeners.add(listener)
             try:
@@ -173,6 +210,14 @@ class Hub:
                 while _key(stream.position) < end and (events := await stream.read(block=0.001)):
                     for message in await _messages(queue, [e for e in events if _key(e.id) <= end]):
                         yield message
+        for queue in self._queues:
+            last = listener.joined_lanes.get(queue.name)
+            if last is None or listener.position.lanes[queue.name] >= last:
+                continue
+            lanes = LaneEvents(queue, listener.position.lanes[queue.name])
+            while rows := [row for row in await lanes.read() if row[0] <= last]:
+                for message in await _of_lanes(queue, rows):
+                    yield message
 
     async def close(self) -> None:
         """Ends all streams and stops reading."""
@@ -182,7 +227,8 @@ class Hub:
 
     async def _stop(self) -> None:
         async with self._lock:
-            readers, self._readers = list(self._readers.values()), {}
+            readers = [*self._readers.values(), *self._lane_readers.values()]
+            self._readers, self._lane_readers = {}, {}
             for reader in readers:
                 reader.cancel()
             await asyncio.gather(*readers, return_exceptions=True)
@@ -197,6 +243,12 @@ class Hub:
                     self._readers[queue.name] = asyncio.create_task(
                         self._read(queue, stream), name=f"oxcart-http-events {queue.name}"
                     )
+                if queue.name not in self._lane_readers and queue.capabilities.can("lanes"):
+                    lanes = LaneEvents(queue)
+                    self._places[queue.name] = await lanes.ready()
+                    self._lane_readers[queue.name] = asyncio.create_task(
+                        self._read_lanes(queue, lanes), name=f"oxcart-http-lanes {queue.name}"
+                    )
 
     async def _read(self, queue: Queue, stream: QueueEvents) -> None:
         try:
@@ -209,16 +261,49 @@ class Hub:
                     await asyncio.sleep(AGAIN)
                     continue
                 self._positions[queue.name] = stream.position
-                for message in messages:
-                    for listener in (*self._listeners, *self._of_job.get(message.job_id, ())):
-                        if message.queue in listener.joined:
-                            listener.offer(message)
+                self._offer(messages)
         finally:
             await stream.close()
+
+    async def _read_lanes(self, queue: Queue, lanes: LaneEvents) -> None:
+        while True:
+            try:
+                rows = await lanes.read()
+                messages = await _of_lanes(queue, rows)
+            except OxcartError as error:
+                log.warning("cannot read the events of lanes of %s, trying again: %s", queue.name, error)
+                lanes.position = self._places[queue.name]
+                await asyncio.sleep(AGAIN)
+                continue
+            if rows:
+                self._places[queue.name] = rows[-1][0]
+            self._offer(messages)
+            await asyncio.sleep(LANES_EVERY)
+
+    def _offer(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            for listener in (*self._listeners, *self._of_job.get(message.job_id, ())):
+                if message.queue in listener.joined:
+                    listener.offer(message)
+
+
+async def _of_lanes(queue: Queue, rows: Sequence[tuple[LanePlace, Event]]) -> list[Message]:
+    """Returns the messages of some events of lanes."""
+    made = []
+    for at in range(0, len(rows), PAGE):
+        part = rows[at : at + PAGE]
+        places = {id(event): place for place, event in part}
+        for message, event in await _pairs(queue, [event for _, event in part]):
+            made.append(msgspec.structs.replace(message, place=places[id(event)]))
+    return made
 
 
 async def _messages(queue: Queue, events: Iterable[Event]) -> list[Message]:
     """Returns the messages of some events, with their jobs as they are now."""
+    return [message for message, _ in await _pairs(queue, events)]
+
+
+async def _pairs(queue: Queue, events: Iterable[Event]) -> list[tuple[Message, Event]]:
     named = [(event, *_name(event)) for event in events if event.job_id]
     wanted = [row for row in named if row[1]]
     ids = list(dict.fromkeys(event.job_id or "" for event, name, _ in wanted if name != "job.deleted"))
@@ -235,7 +320,7 @@ async def _messages(queue: Queue, events: Iterable[Event]) -> list[Message]:
             if name == "job.failed" and body.state == State.CANCELLED:
                 name = "job.cancelled"
             data = msgspec.json.encode(body)
-        made.append(Message(queue.name, event.id, name, job_id, data))
+        made.append((Message(queue.name, event.id, name, job_id, data), event))
     return made
 
 

@@ -23,6 +23,9 @@ log = logging.getLogger("oxcart.http")
 GRACE = 10
 #: Bytes of a request's line and headers.
 MAX_HEAD = 65_536
+#: Seconds that an idle connection stays open. Pools of clients keep it for less (httpx 5 s, aiohttp 15 s):
+#: otherwise a request would now and then meet a connection that is just being closed.
+KEEP_ALIVE = 75
 #: Connections at once; more are answered with 503.
 MAX_CONNECTIONS = 4000
 
@@ -110,6 +113,7 @@ class Server:
             h11_max_incomplete_event_size=MAX_HEAD,
             limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=grace,
+            timeout_keep_alive=KEEP_ALIVE,
             ws="none",
             http="h11",
             ssl_certfile=None if tls_cert is None else str(tls_cert),

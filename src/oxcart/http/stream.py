@@ -81,7 +81,7 @@ async def _follow(service: Service, listener: Listener, wanted: str | None) -> A
 
 
 def _line(listener: Listener, message: Message, wanted: str | None) -> bytes:
-    listener.position.ids[message.queue] = message.event_id
+    listener.position.take(message)
     if wanted is not None and message.job_id != wanted:
         return b""
     return _encode(str(listener.position), message.name, message.data)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import redis
 
+from oxcart.broker.bullmq import lanes
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.port import Ask, ClaimedJob, Outcome, OutcomeKind
 from oxcart.broker.workers import Wakes, WorkerRecord
@@ -17,6 +18,35 @@ from tests.broker.bullmq.mesh import BIG, EU, GPU, Mesh, ids, q
 from tests.broker.bullmq.test_broker import whole
 
 __all__ = ["q", "whole"]  # fixtures
+
+
+class TestEvents:
+    async def test_events_of_lanes_are_read_in_one_order(
+        self, q: Mesh, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lanes, "EVENTS", 2)
+        await q.put(GPU, "a")
+        await q.put(EU, "b")
+        gpu, eu = f"bull:q@{GPU}:events", f"bull:q@{EU}:events"
+        store.delete(gpu, eu)
+        placed = [(7, 0, GPU), (7, 0, EU), (7, 1, GPU), (7, 1, EU), (7, 2, GPU), (8, 0, EU), (9, 0, GPU)]
+        for ms, number, lane in placed:
+            store.xadd(gpu if lane == GPU else eu, {"event": "x"}, id=f"{ms}-{number}")
+        at: tuple[int, int, str] = (0, 0, "")
+        seen: list[tuple[int, int, str]] = []
+        while rows := await q.broker.lanes.read_events(at):
+            seen += [place for place, _ in rows]
+            at = seen[-1]
+        assert seen == sorted(placed)
+        for number, place in enumerate(seen):  # from every place on, the rest
+            monkeypatch.setattr(lanes, "EVENTS", 100)
+            assert [at for at, _ in await q.broker.lanes.read_events(place)] == seen[number + 1 :]
+
+    async def test_events_of_the_present_ms_are_left_for_later(self, q: Mesh, store: redis.Redis) -> None:
+        await q.put(GPU, "a")
+        store.xadd(f"bull:q@{GPU}:events", {"event": "x"}, id="9000000000000-0")  # far from now
+        found = await q.broker.lanes.read_events((0, 0, ""))
+        assert [place[0] < 9_000_000_000_000 for place, _ in found] == [True] * len(found)
 
 
 class TestAdd:

@@ -16,7 +16,8 @@ from oxcart.broker.discovery import glob_escape
 from oxcart.broker.port import Outage
 from oxcart.broker.port.parts import Lanes
 from oxcart.broker.port.results import Tended
-from oxcart.broker.replies import text, texts
+from oxcart.broker.port.streams import LanePlace
+from oxcart.broker.replies import pairs, text, texts
 from oxcart.model.target import Abilities, Target, parse_lane, split_lane
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ FIND_FEW, FIND_KEYS = 20, 1_000
 NOTES = 100
 #: Lanes that one step of a count reads.
 COUNT = 100
+#: Events that one read takes of each lane at most.
+EVENTS = 500
 #: For how many ms a tick keeps others from making one.
 GUARD = 950
 #: After how many ms an empty lane is removed.
@@ -136,6 +139,28 @@ class QueueLanes(Lanes):
                 lanes.append(lane)
         return raw.decode(), lanes
 
+    async def read_events(self, after: LanePlace) -> list[tuple[LanePlace, dict[bytes, bytes]]]:
+        names = await self.names()
+        if not names:
+            return []
+        keys = [self.open(lane).keys.events() for lane in names]
+        starts = [_start(after, lane) for lane in names]
+        # The time comes first: every event of an earlier ms is there when the streams are read.
+        time, streams = await self._broker.caller.pipeline(
+            [("TIME",), ("XREAD", "COUNT", EVENTS, "STREAMS", *keys, *starts)]
+        )
+        present = (int(time[0]) * 1000 + int(time[1]) // 1000, 0, "")
+        lane_of = dict(zip(keys, names, strict=True))
+        found: list[tuple[LanePlace, dict[bytes, bytes]]] = []
+        end: LanePlace = present
+        for key, entries in streams or ():
+            lane = lane_of[key.decode()]
+            places = [_place(entry_id, lane) for entry_id, _ in entries]
+            found += ((place, pairs(row[1])) for place, row in zip(places, entries, strict=True))
+            if len(entries) == EVENTS:
+                end = min(end, (*places[-1][:2], lane + "\0"))  # there is more of this lane
+        return sorted((row for row in found if row[0] < end), key=lambda row: row[0])
+
     async def counts(self) -> dict[str, dict[str, int]]:
         broker, names = self._broker, await self.names()
         found: dict[str, dict[str, int]] = {}
@@ -212,3 +237,18 @@ class QueueLanes(Lanes):
                 found.update((one, text(raw)) for one, raw in zip(left, answer, strict=True) if raw)
                 left = [job_id for job_id in left if job_id not in found]
         return [found.get(job_id) for job_id in job_ids]
+
+
+def _place(entry_id: bytes, lane: str) -> LanePlace:
+    ms, _, number = entry_id.decode().partition("-")
+    return int(ms), int(number), lane
+
+
+def _start(after: LanePlace, lane: str) -> str:
+    """Returns the id behind which a lane's stream is read, for a place in the order of all lanes."""
+    ms, number, at = after
+    if lane <= at:
+        return f"{ms}-{number}"
+    if number:
+        return f"{ms}-{number - 1}"
+    return f"{ms - 1}-{2**64 - 1}" if ms else "0-0"

@@ -26,6 +26,7 @@ from oxcart.broker.port.results import (
     Series,
     Tended,
 )
+from oxcart.broker.port.streams import LanePlace
 from oxcart.broker.port.values import Outage
 from oxcart.broker.progress import OnProgress, silent
 from oxcart.model.errors import OxcartError
@@ -394,6 +395,9 @@ class Lanes(Protocol):
         Returns:
             The next cursor (``0`` at the end), and how many it dropped.
         """
+
+    async def read_events(self, after: LanePlace) -> list[tuple[LanePlace, dict[bytes, bytes]]]:
+        """Reads events of all lanes behind a place, in order; those of the present ms are left for later."""
 
     def fits(self, lane: str, abilities: Abilities) -> bool:
         """Returns whether a worker may take jobs of a lane; a name that cannot be parsed fits none."""

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 #: An event as it is stored: its id, and its fields.
 Entry = tuple[str, dict[bytes, bytes]]
+#: The place of an event among those of all lanes of a queue: its ms, its number within them, and its lane.
+LanePlace = tuple[int, int, str]
 
 
 class EventStream(Protocol):
