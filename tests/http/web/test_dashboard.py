@@ -259,6 +259,7 @@ async def test_everything_is_done_by_keyboard(make_queue: MakeQueue, browser: Br
             page.press("r")
             shows(page, "1 job will run again.")
             shows(page, "Completed", "h1")
+            live(page)  # the script of the new page listens to keys
             page.press("g", "d")
             at(page, "/dead")
             page.press("j", "x", "j", "x")
