@@ -111,6 +111,7 @@ PARTS = {
         "signal",
         "state",
     },
+    "groups": {"cancel", "drain", "list", "pause", "resume", "set", "set_all", "settings", "usage"},
     "lanes": {"counts", "get"},
     "limits": {
         "concurrency",

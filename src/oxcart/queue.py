@@ -1,8 +1,8 @@
 """A queue: adds jobs, names their handlers, and is paused and resumed.
 
 Existing jobs, and every other noun, are a part of it: ``queue.jobs``, ``.dead_letters``,
-``.deduplication``, ``.events``, ``.flows``, ``.lanes``, ``.limits``, ``.namespace``, ``.schedules`` and
-``.workers`` (docs/decisions/72-the-face.md).
+``.deduplication``, ``.events``, ``.flows``, ``.groups``, ``.lanes``, ``.limits``, ``.namespace``,
+``.schedules`` and ``.workers`` (docs/decisions/72-the-face.md).
 
 ``Queue("emails")`` costs nothing: it connects when first used, once per event loop, and again in a forked
 child. Adds of one turn of the loop share a call.
@@ -36,6 +36,7 @@ from oxcart.engine.webhooks.sender import Webhooks
 from oxcart.events import Events
 from oxcart.flow import Flows
 from oxcart.graph import Dependency, Graph, ids_of
+from oxcart.groups import Groups
 from oxcart.handle import JobHandle
 from oxcart.jobs import LISTABLE, Jobs
 from oxcart.lanes import Lanes
@@ -474,6 +475,11 @@ class Queue:
     def flows(self) -> Flows:
         """Jobs that wait for other jobs: view a tree, list the dependents of a job."""
         return Flows(self)
+
+    @property
+    def groups(self) -> Groups:
+        """Groups of jobs that take turns, and their limits."""
+        return Groups(self)
 
     @property
     def lanes(self) -> Lanes:

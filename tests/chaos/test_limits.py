@@ -32,8 +32,9 @@ LOOK = """
 local prefix, found = KEYS[1], {}
 for _, id in ipairs(redis.call('LRANGE', prefix .. 'active', 0, -1)) do
   if redis.call('EXISTS', prefix .. id .. ':lock') == 1 then
-    local job = redis.call('HMGET', prefix .. id, 'name', 'ox:limit')
+    local job = redis.call('HMGET', prefix .. id, 'name', 'ox:limit', 'ox:group')
     found['t:' .. job[1]] = (found['t:' .. job[1]] or 0) + 1
+    if job[3] then found['g:' .. job[3]] = (found['g:' .. job[3]] or 0) + 1 end
     if job[2] then found['k:' .. job[2]] = (found['k:' .. job[2]] or 0) + 1 end
   end
 end
@@ -114,6 +115,39 @@ async def test_limits_hold_while_workers_are_killed(server: ValkeyServer, fleet:
         assert watch.most["t:nap"] >= 6, "the limit was reached"
         assert _held(store) == {}
         assert not store.client.exists(store.prefix + "ox:parked", store.prefix + "ox:opening")
+
+
+@pytest.mark.timeout(240)
+async def test_limits_of_groups_hold_while_workers_are_killed(
+    server: ValkeyServer, fleet: Fleet, store: Store
+) -> None:
+    """Half of the workers die twice; groups never run too many jobs, and every job runs in the end."""
+    jobs, groups = 240, 12
+    async with Queue("chaos", url=server.url) as queue:
+        await queue.groups.set_all(concurrent=2)
+        watch = Watch(server, store.prefix)
+        crew = [await fleet.start(concurrency=10, max_stalled=1000) for _ in range(2)]
+        rows: list[Any] = [
+            ("nap", {"seconds": 0.02}, {"group": f"tenant-{n % groups}", "attempts": 1000})
+            for n in range(jobs)
+        ]
+        await queue.add_many(rows)
+        try:
+            for number in (1, 2):
+                while store.client.zcard(store.prefix + "completed") < jobs * number // 4:
+                    await asyncio.sleep(0.02)
+                crew[0].signal(signal.SIGKILL)
+                crew[0] = await fleet.start(concurrency=10, max_stalled=1000)
+            await eventually(
+                lambda: store.client.zcard(store.prefix + "completed") == jobs, "all jobs ran", 120
+            )
+        finally:
+            watch.stop()
+        assert watch.looks > 10
+        assert {bucket: most for bucket, most in watch.most.items() if bucket[0] == "g" and most > 2} == {}
+        assert watch.most["g:tenant-0"] >= 1
+        assert _held(store) == {}
+        assert not store.client.exists(store.prefix + "ox:parked")
 
 
 async def test_the_count_is_right_after_half_the_workers_were_killed(

@@ -122,6 +122,27 @@ class TestLimits:
         assert ox("limits", "type", "mail", "digest", "--remove").code == 0
         assert ox("limits", "key", "mail", "--remove", "--json").json["keys"] is None
 
+    def test_groups(self, ox: Commands, queue: Queue) -> None:
+        unset = {"concurrent": None, "per_minute": None, "weight": None, "paused": False}
+        none = {"waiting": 0, "running": 0, "started": 0}
+        shown = ox("groups", "pause", "mail", "tenant-42", "--json").json
+        assert shown == {"queue": "mail", "group": "tenant-42", **unset, **none, "paused": True}
+        for _ in range(2):
+            assert ox("add", "mail", "digest", "{}", "--group", "tenant-42").code == 0
+        assert ox("groups", "show", "mail", "--json").json["groups"] == {"tenant-42": 2}
+        assert "tenant-42" in ox("groups", "show", "mail").out
+        assert ox("groups", "set", "mail", "--concurrent", "5", "--json").json["concurrent"] == 5
+        shown = ox("groups", "set", "mail", "tenant-42", "--weight", "2", "--json").json
+        assert (shown["weight"], shown["waiting"]) == (2, 2)
+        assert "that of all groups" in ox("groups", "show", "mail", "tenant-42").out
+        assert ox("groups", "set", "mail", "tenant-42").code == 2
+        assert ox("groups", "set", "mail", "--weight", "2").code == 2
+        assert ox("groups", "drain", "mail", "tenant-42", "--json").json["removed"] == 2
+        assert ox("groups", "resume", "mail", "tenant-42", "--json").json["paused"] is False
+        ox("add", "mail", "digest", "{}", "--group", "tenant-42")
+        assert "cancelled 1 jobs" in ox("groups", "cancel", "mail", "tenant-42").out
+        assert queue.groups.settings("tenant-42").weight == 2
+
     def test_hold(self, ox: Commands, queue: Queue) -> None:
         assert 590_000 < ox("limits", "hold", "mail", "10m", "--json").json["wait_ms"] <= 600_000
         assert queue.limits.wait_ms() > 0

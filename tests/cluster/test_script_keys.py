@@ -179,6 +179,26 @@ async def _limits(broker: BullMQBroker) -> None:
     await broker.limits.set_bucket("k", "", 5, 0)
 
 
+async def _groups(broker: BullMQBroker) -> None:
+    """Groups take turns, within limits; one is paused, listed and read."""
+    built = [JobOptions.build(job_id=f"grouped-{n}", group=f"g{n % 3}") for n in range(9)]
+    await broker.add([broker.encode("grouped", 1, one) for one in built])
+    await broker.groups.set(None, concurrent=1, per_minute=100)
+    await broker.groups.set("g0", weight=2, paused=True)
+    jobs = (await broker.claim(Ask(5))).jobs
+    await broker.finish([_outcome("w", jobs[0])], Ask(5))
+    await broker.add([broker.encode("grouped", 1, JobOptions.build(group="g1", priority=2))])
+    await broker.promote()
+    await broker.groups.set("g0", paused=False)
+    await broker.groups.usage("g1")
+    await broker.groups.page(None, 10)
+    assert isinstance([ids async for ids in broker.groups.jobs("g1")], list)
+    await broker.groups.ready("g2")
+    await broker.groups.settings("g0")
+    await broker.groups.set("g0", weight=None)
+    await broker.groups.set(None, concurrent=0, per_minute=0)
+
+
 async def _lanes(broker: BullMQBroker, client: Any) -> None:
     """Jobs in lanes are added, found, claimed, finished, cancelled and tended; one lane is removed."""
     gpu, eu = broker.lanes.open("all;c=gpu"), broker.lanes.open("any;r=eu")
@@ -399,6 +419,7 @@ async def test_every_key_is_in_the_slot_of_the_first(server: ValkeyServer, prefi
         client.delete(f"{broker.keys.base}:prioritized", f"{broker.keys.base}:wait")
         assert {"lost", "lost-low"} <= set((await broker.rescue.run()).rescued)
         await _operate(broker, there=other.keys.base, client=client)
+        await _groups(broker)
         await broker.close()
         await other.close()
         lines = monitor.stop(server)

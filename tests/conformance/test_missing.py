@@ -54,6 +54,7 @@ ASKED: dict[str, Callable[[Queue], Awaitable[Any]]] = {
     "error_names": lambda queue: queue.add("n", {}, skip_on=["ValueError"]),
     "flows": lambda queue: Flow(queue, "n", {}).add(),
     "graphs": _graph,
+    "groups": lambda queue: queue.add("n", {}, group="x"),
     "history": lambda queue: queue.add("n", {}, history=True),
     "idempotency": lambda queue: queue.add("n", {}, idempotency_key="x"),
     "intervals": lambda queue: queue.schedules.upsert("x", every="1h"),

@@ -19,6 +19,7 @@ HOW_TO = (
     "steps.md",
     "flows.md",
     "schedules.md",
+    "groups.md",
     "retention.md",
     "connections.md",
     "http.md",

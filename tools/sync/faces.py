@@ -40,6 +40,7 @@ FACES = (
     Face("oxcart.graph", "GraphJob"),
     Face("oxcart.handle", "JobHandle", public=True),
     Face("oxcart.jobs", "Jobs"),
+    Face("oxcart.groups", "Groups"),
     Face("oxcart.lanes", "Lanes"),
     Face("oxcart.limits", "Limits"),
     Face("oxcart.schedules", "Schedules"),

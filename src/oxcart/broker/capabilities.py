@@ -82,6 +82,11 @@ FEATURES: Mapping[str, Feature] = {
         },
         "graphs",
     ),
+    "groups": _needs_server(
+        "fair groups",
+        "groups",
+        bridge="give each tenant a type of its own: workers rotate over the types they serve",
+    ),
     "history": Feature(
         "histories of transitions",
         {"bridge": "read queue.events(), or the pipeline's tables", "memory": "read queue.events()"},
@@ -162,6 +167,7 @@ OPTIONS = {
     "after": "after_ids",
     "callback_url": "webhooks",
     "deduplication": "deduplication",
+    "group": "groups",
     "history": "history",
     "idempotency_key": "idempotency",
     "idempotency_window": "idempotency",

@@ -31,6 +31,10 @@ LimitKeyOption = Annotated[
     str | None,
     typer.Option("--limit-key", help="Key whose limits apply, for example a tenant id."),
 ]
+GroupOption = Annotated[
+    str | None,
+    typer.Option("--group", help="Group that takes turns with the others, for example a tenant id."),
+]
 RateLimitOption = Annotated[
     str | None,
     typer.Option(

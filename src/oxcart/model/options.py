@@ -54,6 +54,7 @@ class OptionKwargs(TypedDict, total=False):
     correlation_id: str | None
     deduplication: str | Mapping[str, Any] | Deduplication | None
     delay: Duration
+    group: str | None
     history: bool
     idempotency_key: str | None
     idempotency_window: Duration
@@ -118,6 +119,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
 
         callback_url: BullMQ only: webhook to call when the job has ended.
         deduplication: BullMQ only: the window that keeps duplicates out; None for none.
+        group: BullMQ only: group that takes turns with the others, for example a tenant id.
         history: BullMQ only: whether the job keeps its transitions and attempts.
         idempotency_key: BullMQ only: adds of this name and key are one job; None for no key.
         idempotency_window: BullMQ only: how long the key counts, in milliseconds.
@@ -148,6 +150,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
     tags: dict[str, str] | None = None
     correlation_id: str | None = None
     callback_url: str | None = None
+    group: str | None = None
     history: bool = False
     idempotency_key: str | None = None
     idempotency_window: int = DEFAULT_IDEMPOTENCY_WINDOW
@@ -169,6 +172,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
             and self.job_id is None
             and self.deduplication is None
             and self.idempotency_key is None
+            and self.group is None
             and self.limit_key is None
             and self.tags is None
             and self.trace_context is None
@@ -234,6 +238,9 @@ def check_together(options: JobOptions) -> None:
     if options.lifetime is not None and options.delay > options.lifetime:
         bound = f"within the lifetime of {options.lifetime} ms"
         raise ValidationError("delay", bound, f"{options.delay} ms")
+    if options.group is not None and options.target is not None:
+        bound = "that of a job without a target, because groups take turns within one queue; use limit_key"
+        raise ValidationError("group", bound, options.group)
     if options.idempotency_key is not None and options.deduplication is not None:
         raise ValidationError("idempotency_key", "alone, without deduplication", options.idempotency_key)
 
@@ -342,6 +349,7 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "correlation_id": _optional(check_correlation_id),
     "deduplication": _optional(Deduplication.parse),
     "delay": parse_ms,
+    "group": _optional(check_limit_key),
     "history": _flag,
     "idempotency_key": _optional(_idempotency_key),
     "idempotency_window": _positive,

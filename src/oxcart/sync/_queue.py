@@ -2,8 +2,8 @@
 """A queue: adds jobs, names their handlers, and is paused and resumed.
 
 Existing jobs, and every other noun, are a part of it: ``queue.jobs``, ``.dead_letters``,
-``.deduplication``, ``.events``, ``.flows``, ``.lanes``, ``.limits``, ``.namespace``, ``.schedules`` and
-``.workers`` (docs/decisions/72-the-face.md).
+``.deduplication``, ``.events``, ``.flows``, ``.groups``, ``.lanes``, ``.limits``, ``.namespace``,
+``.schedules`` and ``.workers`` (docs/decisions/72-the-face.md).
 
 ``Queue("emails")`` costs nothing: it connects when first used, once per event loop, and again in a forked
 child. Adds of one turn of the loop share a call.
@@ -35,6 +35,7 @@ from oxcart.sync._deduplication import Deduplication
 from oxcart.sync._events import Events
 from oxcart.sync._flow import Flows
 from oxcart.sync._graph import Dependency
+from oxcart.sync._groups import Groups
 from oxcart.sync._handle import JobHandle
 from oxcart.sync._jobs import Jobs
 from oxcart.sync._lanes import Lanes
@@ -339,6 +340,11 @@ class Queue(_portal.QueueTwin):
     def flows(self) -> Flows:
         """Jobs that wait for other jobs: view a tree, list the dependents of a job."""
         return Flows._of(self.asynchronous.flows)
+
+    @property
+    def groups(self) -> Groups:
+        """Groups of jobs that take turns, and their limits."""
+        return Groups._of(self.asynchronous.groups)
 
     @property
     def lanes(self) -> Lanes:

@@ -40,8 +40,9 @@ timeouts of async handlers. They differ in this:
 - Jobs run one by one, so a batch handler receives one job a call.
 - Dependencies with the scope ``worker`` are opened for every job.
 - A job that a handler enqueues runs before that handler continues.
-- Nothing limits concurrency or rate, and ``callback_url``, ``deduplication``, ``history``, ``limit_key`` and
-  ``target`` have no effect. ``queue.events()`` and ``Worker(queue)`` are refused: use a ``MemoryServer``.
+- Nothing limits concurrency or rate, and ``callback_url``, ``deduplication``, ``group``, ``history``,
+  ``limit_key`` and ``target`` have no effect. ``queue.events()`` and ``Worker(queue)`` are refused: use a
+  ``MemoryServer``.
 """
 
 from oxcart.broker.memory import MemoryServer

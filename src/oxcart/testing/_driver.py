@@ -187,7 +187,7 @@ class ModeBroker(MemoryBroker):
     """
 
     #: Code under test may use these; a mode has no lanes, limits, windows, histories and webhooks.
-    ignored = frozenset({"callback_url", "deduplication", "history", "limit_key", "target"})
+    ignored = frozenset({"callback_url", "deduplication", "group", "history", "limit_key", "target"})
 
     def __init__(self, mode: Mode, queue: str, *parts: Any) -> None:
         super().__init__(queue, *parts)

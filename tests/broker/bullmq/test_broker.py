@@ -683,6 +683,9 @@ class TestRepeatable:
             "detach",
             "stride",
             "limit",
+            "set_group",
+            "list_groups",
+            "group_jobs",
         }
         elsewhere = {"rescue", "sweep", "obliterate", "retry_jobs", "publish", "remove_orphans"}
         elsewhere |= {"expire", "appear"}

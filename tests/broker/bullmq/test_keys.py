@@ -47,6 +47,8 @@ NAMES: list[tuple[str, tuple[str, ...], str]] = [
     ("held", (), "ox:held"),
     ("parked", (), "ox:parked"),
     ("opening", (), "ox:opening"),
+    ("turns", (), "ox:turns"),
+    ("groups", (), "ox:groups"),
     ("starts", ("t:n",), "ox:rate:t:n"),
     ("callbacks", (), "ox:callbacks"),
     ("cancellations", ("c",), "ox:cancel:c"),

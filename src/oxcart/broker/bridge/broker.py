@@ -113,7 +113,9 @@ class BridgeBroker(Reading):
     """
 
     capabilities = BRIDGE
-    deduplication = flows = gates = graphs = lanes = limits = logs = metrics = updates = webhooks = None
+    deduplication = flows = gates = graphs = groups = lanes = limits = logs = metrics = updates = webhooks = (
+        None
+    )
 
     def __init__(
         self,

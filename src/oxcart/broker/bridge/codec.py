@@ -212,6 +212,7 @@ def check_options(options: JobOptions) -> None:
         "history": options.history or None,
         "lifetime": options.lifetime,
         "limit_keys": options.limit_key,
+        "groups": options.group,
         "logs": options.keep_logs,
     }
     for feature, given in asked.items():

@@ -18,6 +18,7 @@ from oxcart.broker.bullmq.dead_letters import QueueDeadLetters
 from oxcart.broker.bullmq.flows import QueueFlows
 from oxcart.broker.bullmq.gates import GateKeeper
 from oxcart.broker.bullmq.graphs import QueueGraphs
+from oxcart.broker.bullmq.groups import QueueGroups
 from oxcart.broker.bullmq.job_parts import QueueDeduplication, QueueLogs, QueueUpdates
 from oxcart.broker.bullmq.keys import LISTS, STATES, Keys, journal_key
 from oxcart.broker.bullmq.lanes import QueueLanes
@@ -168,6 +169,7 @@ class BullMQBroker(Connected):
         self.flows = QueueFlows(self)
         self.gates = GateKeeper(self)
         self.graphs = QueueGraphs(self)
+        self.groups = QueueGroups(self)
         self.logs = QueueLogs(self)
         self.metrics = QueueMetrics(self)
         self.rescue = QueueRescue(self)

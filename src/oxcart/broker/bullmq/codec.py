@@ -62,6 +62,7 @@ FIELD_IDEMPOTENCY = "ox:idem"
 FIELD_LIFETIME = "ox:lifetime"
 #: The key whose limits apply, if the queue limits jobs per key.
 FIELD_LIMIT = "ox:limit"
+FIELD_GROUP = "ox:group"
 #: Retryable categories that are not retried.
 FIELD_NO_RETRY = "ox:noretry"
 #: The checkpoint: what the handler saved for its next attempt, as JSON.
@@ -172,6 +173,8 @@ def wire_options(options: JobOptions) -> tuple[dict[str, Any], list[str]]:
         extras += (FIELD_CORRELATION, options.correlation_id)
     if options.limit_key is not None:
         extras += (FIELD_LIMIT, options.limit_key)
+    if options.group is not None:
+        extras += (FIELD_GROUP, options.group)
     if options.callback_url is not None:
         extras += (FIELD_CALLBACK, options.callback_url)
     if options.history:
@@ -387,8 +390,9 @@ def options_of(fields: Mapping[bytes, bytes]) -> JobOptions:
     get = fields.get
     options = _stored_options(fields)[0]
     tags, correlation, url = get(b"ox:tags"), get(b"ox:corr"), get(b"ox:callback")
-    key = get(b"ox:limit")
-    if b"opts" not in fields or (tags is None and correlation is None and url is None and key is None):
+    key, group = get(b"ox:limit"), get(b"ox:group")
+    extra = (tags, correlation, url, key, group)
+    if b"opts" not in fields or extra == (None, None, None, None, None):
         return options
     return msgspec.structs.replace(
         options,
@@ -396,6 +400,7 @@ def options_of(fields: Mapping[bytes, bytes]) -> JobOptions:
         correlation_id=text_of(correlation),
         callback_url=text_of(url),
         limit_key=text_of(key),
+        group=text_of(group),
     )
 
 

@@ -232,16 +232,26 @@ class Keys:
         return journal_key(self.meta(), slot)
 
     def held(self) -> str:
-        """Sorted set: jobs that run under a limit per type or key, as bucket LF id (ours alone)."""
+        """Sorted set: jobs that run under a limit per type, key or group, as bucket LF id (ours alone)."""
         return self.key("ox:held")
 
     def parked(self) -> str:
-        """Sorted set: jobs that such a limit holds back, as bucket LF place LF id (ours alone)."""
+        """Sorted set: jobs that such a limit holds back, or that wait for their group's turn, as bucket LF
+        order LF id (ours alone).
+        """
         return self.key("ox:parked")
 
     def opening(self) -> str:
         """Sorted set: buckets that hold jobs back, by the time of their next check (ours alone)."""
         return self.key("ox:opening")
+
+    def turns(self) -> str:
+        """Sorted set: groups that may have a next job, by whose turn it is (ours alone)."""
+        return self.key("ox:turns")
+
+    def groups(self) -> str:
+        """Hash: the settings of single groups (ours alone)."""
+        return self.key("ox:groups")
 
     def starts(self, bucket: str) -> str:
         """String: how many jobs of a bucket started in the present minute (ours alone, short-lived)."""

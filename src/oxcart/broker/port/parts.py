@@ -15,6 +15,7 @@ from oxcart.broker.keyring import Bond
 from oxcart.broker.port.claimed import ClaimedJob
 from oxcart.broker.port.codes import Code
 from oxcart.broker.port.flows import Flows, Graphs
+from oxcart.broker.port.groups import Groups
 from oxcart.broker.port.results import (
     Cancelled,
     DeadDone,
@@ -538,6 +539,11 @@ class Parts(Protocol):
     @property
     def graphs(self) -> Graphs | None:
         """Jobs that wait for others."""
+        return None
+
+    @property
+    def groups(self) -> Groups | None:
+        """Groups of jobs that take turns."""
         return None
 
     @property

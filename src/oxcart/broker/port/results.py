@@ -126,6 +126,22 @@ class LimitRules(msgspec.Struct, frozen=True):
     k: tuple[int, int] = (0, 0)
 
 
+class GroupSettings(msgspec.Struct, frozen=True):
+    """The settings of a group, or of all groups; None where a group has none of its own.
+
+    Attributes:
+        concurrent: How many jobs run at once; 0 for unlimited.
+        per_minute: How many start in a minute; 0 for unlimited.
+        weight: How many jobs it lets through per round.
+        paused: Whether it lets none through.
+    """
+
+    concurrent: int | None = None
+    per_minute: int | None = None
+    weight: float | None = None
+    paused: bool = False
+
+
 class NamespaceStats(msgspec.Struct, frozen=True):
     """The monitoring list of Bridge's specification, for one namespace.
 

@@ -18,7 +18,7 @@
 --          and `deduplicated` for a job that a window kept out
 -- Keeps    the counter `id` grows by one per job, as peers expect, although most ids come from the caller
 -- include: base gate insert store
--- include when needed: insert parent removal window adding keyed lanes
+-- include when needed: insert parent removal window adding keyed lanes buckets groups
 
 -- Most calls add one plain job. This fast path needs the fewest commands possible.
 -- The push onto the list comes first: it is the one write that the server refuses when it is out of memory or the key
@@ -31,7 +31,8 @@ if ARGV[3] == "1" and ARGV[4] == "0" and ARGV[5] ~= "" and ARGV[10] == "0" and A
   end
   local id, key, events = ARGV[5], P .. ARGV[5], P .. "events"
   local gate = asked_of_slot("EXISTS", key, NEVER) == 0 and read_gate(P)
-  if gate and not gate.base then -- with lanes, the id may be in one of them
+  local grouped = gate and gate.limits and string.find(gate.limits, '"g":', 1, true)
+  if gate and not gate.base and not grouped then -- with lanes, the id may be in one of them
     call("LPUSH", gate.target, id)
     local fine, fault = pcall(function()
       call("INCR", P .. "id")
@@ -73,6 +74,9 @@ local events = P .. "events"
 local limit = plain > 0 and max_events(P)
 local head, tail = {}, {}
 local wake, later, stored = false, false, false
+-- Whether the groups of the queue take turns, and whether a job was added to one.
+local grouped = gate.limits and (gate.base or P) == P and string.find(gate.limits, '"g":', 1, true)
+local joined = false
 local codes = {}
 
 -- Whether each id must be looked up: usually none of many exists yet. Ids made here are remembered instead.
@@ -102,12 +106,15 @@ local function add_one(at, id, last)
     call("XADD", events, "MAXLEN", "~", limit, "*", "event", "duplicated", "jobId", id)
     return 0
   end
-  local extras
+  local extras, group
   local further = tonumber(ARGV[at + 8])
   if further > 0 then
     extras = {}
     for i = 1, 2 * further do
       extras[i] = ARGV[at + 8 + i]
+      if extras[i] == "ox:group" and i % 2 == 1 then
+        group = ARGV[at + 9 + i]
+      end
     end
   end
   local flags = ARGV[at + 7]
@@ -129,14 +136,20 @@ local function add_one(at, id, last)
     later = true
     return 1
   end
-  if priority > 0 then
+  if group and not grouped and (gate.base or P) == P then
+    gate.limits, grouped = call("HGET", KEYS[1], "ox:limits"), true
+  end
+  if grouped then
+    seldom().join_group(gate, id, group, priority, string.byte(flags) == 76, tonumber(server_ms()))
+    joined = true
+  elseif priority > 0 then
     seldom().insert_by_priority(P, id, priority)
   elseif string.byte(flags) == 76 then -- L
     tail[#tail + 1] = id
   else
     head[#head + 1] = id
   end
-  wake = true
+  wake = wake or not joined
   if last then
     call("XADD", events, "MAXLEN", "~", limit, "*", "event", "waiting", "jobId", id)
   else
@@ -195,6 +208,9 @@ for i = 1, count do
 end
 
 push_all()
+if joined then
+  seldom().tend_groups(gate, tonumber(server_ms()))
+end
 if wake then
   wake_now(P, gate)
 end

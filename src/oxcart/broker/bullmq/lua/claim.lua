@@ -18,15 +18,15 @@
 -- Keeps    a claimed id is in `active` and has a lock; wait is served before prioritized; the marker is
 --          set again after a claim, so that wake-ups chain from worker to worker
 -- include: base gate insert claiming
--- include when needed: insert limiting lanes
+-- include when needed: insert buckets groups limiting lanes
 
 local asked = read_asked(3)
 local kept = remembered()
 if kept then
   return repeat_claim(kept, asked)
 end
-local function limits_of(gate, now)
-  return seldom().limiting(gate, now)
+local function limits_of(gate, now, count)
+  return seldom().limiting(gate, now, count)
 end
 if not asked.count and not goes_to_first(asked) then
   return seldom().claim_in_lanes({}, asked, limits_of)

@@ -29,7 +29,7 @@
 -- Keeps    a refused item changes nothing for its neighbours. An expired lease may still finish its attempt while
 --          the job is active and no other worker started it (same `ats`).
 -- include: base gate insert claiming attempts
--- include when needed: insert store parent removal deduplication metrics history failing gates limiting lanes steps
+-- include when needed: insert store parent removal deduplication metrics history failing gates buckets groups limiting lanes steps
 
 local asked = read_asked(3)
 local kept = remembered()
@@ -270,7 +270,7 @@ local function leave(index, kind, id, token, starts, fields, earlier)
     job.facts = read_attempt(key)
   end
   if LIMITED then
-    leavers[#leavers + 1] = { id, call("HMGET", key, "name", "ox:limit"), kind == "w" }
+    leavers[#leavers + 1] = { id, call("HMGET", key, "name", "ox:limit", "ox:group"), kind == "w" }
   end
   release(index, id)
   if fields then
@@ -664,8 +664,8 @@ if minutes then
   seldom().write_counts(minutes)
 end
 
-local function limits_of(gate, now)
-  return seldom().limiting(gate, now)
+local function limits_of(gate, now, count)
+  return seldom().limiting(gate, now, count)
 end
 if not asked.count then
   if finished > 0 and active == 0 and not next_due(P) then

@@ -5,7 +5,7 @@
 --          both 0 remove the limit), 7 now or "" (time.lua)
 -- Returns  1
 -- Keeps    jobs that already run count. Buckets that hold jobs back are checked next
--- include: base gate insert limiting lanes
+-- include: base gate insert buckets groups limiting lanes
 
 remembered()
 limit_at(P)

@@ -7,7 +7,7 @@
 --          the time that the call used, bounds in `meta` that make no sense or stop the queue, or "" }
 -- Events   `waiting` per job
 -- include: base gate insert
--- include when needed: insert limiting
+-- include when needed: insert buckets groups limiting
 
 remembered()
 local gate = read_gate(P)
@@ -18,6 +18,9 @@ local now = tonumber(time_of(ARGV[3]))
 local moved = promote_due(P, gate, now, tonumber(ARGV[4]), nil, ARGV[5] and time_of(ARGV[5]))
 if gate.limits and seldom().open_due(gate, now, 50) then
   moved = tonumber(ARGV[4]) -- there may be more: the caller calls again
+end
+if gate.limits and not gate.paused then
+  seldom().tend_groups(gate, now)
 end
 if moved == 0 and not gate.closed and call("EXISTS", P .. "wait", P .. "prioritized") > 0 then
   -- a resume by an older peer leaves ready jobs without a marker, and so does returning a job with a priority

@@ -18,7 +18,7 @@
 --          as well. After an outage a cycle only notes the active jobs, and the next cycle comes when every healthy
 --          worker has had the time to renew.
 -- include: base gate insert history outage
--- include when needed: insert limiting
+-- include when needed: insert buckets groups limiting
 
 remembered()
 local phase, step = ARGV[3], tonumber(ARGV[7])

@@ -105,7 +105,7 @@ local function claim_jobs(asked, limiting)
   if gate.room then
     count = math.min(count, gate.room)
   end
-  local limits = gate.limits and count > 0 and limiting(gate, now)
+  local limits = gate.limits and count > 0 and limiting(gate, now, count)
 
   local taken, keys, histories, bytes, full, passed_over, reading = {}, {}, {}, 0, false, 0, nil
   local jobs, all_starts = answer.jobs, answer.starts

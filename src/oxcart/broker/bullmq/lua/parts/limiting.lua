@@ -1,114 +1,5 @@
--- Limits per job type and per key (decision 56). A bucket is `t:` and a job's name, or `k:` and its key.
---
--- A queue and its lanes share them: `AT` is the key prefix of the base queue. These sets name a job by its id, and a
--- job in a lane by the lane's name and its id (`name_of`).
-
--- The rules in `ox:limits`; none if they cannot be read.
-local function rules_of(text)
-  local fine, rules = pcall(cjson.decode, text)
-  if fine and type(rules) == "table" and type(rules.t) == "table" and type(rules.k) == "table" then
-    return rules
-  end
-  return { t = {}, k = { 0, 0 } }
-end
-
-local AT, PLACES, PARKED, OPENING
-local function limit_at(base)
-  AT = base
-  PLACES, PARKED, OPENING = AT .. "ox:held", AT .. "ox:parked", AT .. "ox:opening"
-end
-
-local function name_of(prefix, id)
-  return prefix == AT and id or "\1" .. string.sub(prefix, #AT + 1, -2) .. "\1" .. id
-end
-
--- Returns the key prefix of a job's queue or lane, and its id.
-local function job_of(name)
-  if string.byte(name) ~= 1 then
-    return AT, name
-  end
-  local lane, id = string.match(name, "^\1([^\1]*)\1(.*)$")
-  return string.sub(AT, 1, -2) .. "@" .. lane .. ":", id
-end
-
--- A job held back is due in a day: no peer takes it before it is admitted.
-local DAY = 86400000
--- Ms after which a full bucket is checked again: a worker may be lost.
-local LOOK = 5000
-local MINUTE = 60000
--- Most jobs that one call admits because they are due, and most that it holds back: each costs five commands.
-local LET_IN, HOLD_BACK = 100, 100
-
--- Returns the rule of a bucket: how many at once and per minute, 0 for unlimited; nil for no rule.
-local function rule_of_bucket(rules, bucket)
-  local rule = string.sub(bucket, 1, 2) == "t:" and rules.t[string.sub(bucket, 3)] or nil
-  if string.sub(bucket, 1, 2) == "k:" then
-    rule = rules.k
-  end
-  if rule and rule[1] == 0 and rule[2] == 0 then
-    return nil
-  end
-  return rule
-end
-
--- Returns the buckets of a job that have rules.
-local function buckets_of(rules, name, key)
-  local found = {}
-  if name and rules.t[name] then
-    found[1] = "t:" .. name
-  end
-  if key and rule_of_bucket(rules, "k:") and not string.find(key, "%c") then
-    found[#found + 1] = "k:" .. key
-  end
-  return found
-end
-
-local function count_in(set, bucket)
-  return call("ZLEXCOUNT", set, "[" .. bucket .. "\n", "(" .. bucket .. "\011")
-end
-
--- Drops places of jobs that neither have a lease nor are active. A job whose lease expired keeps its place while it is
--- active, because its worker may renew it.
-local function drop_lost_holders(bucket)
-  local members = call("ZRANGEBYLEX", PLACES, "[" .. bucket .. "\n", "(" .. bucket .. "\011", "LIMIT", 0, 1000)
-  local locks = {}
-  local prefixes, ids = {}, {}
-  for i = 1, #members do
-    prefixes[i], ids[i] = job_of(string.sub(members[i], #bucket + 2))
-    locks[i] = prefixes[i] .. ids[i] .. ":lock"
-  end
-  local holders = #locks > 0 and call("MGET", unpack(locks)) or {}
-  for i = 1, #members do
-    if not holders[i] and not call("LPOS", prefixes[i] .. "active", ids[i]) then
-      call("ZREM", PLACES, members[i])
-    end
-  end
-end
-
--- Returns how many more jobs of a bucket may start now; and the ms until that changes by itself, if a minute is full.
-local function room_in(bucket, rule, look)
-  local room, wait = math.huge, nil
-  if rule[1] > 0 then
-    room = rule[1] - count_in(PLACES, bucket)
-    if room <= 0 and look then
-      drop_lost_holders(bucket)
-      room = rule[1] - count_in(PLACES, bucket)
-    end
-  end
-  if rule[2] > 0 then
-    local key = AT .. "ox:rate:" .. bucket
-    local left = rule[2] - (tonumber(call("GET", key)) or 0)
-    if left <= 0 then
-      wait = call("PTTL", key)
-      if wait < 0 then -- a count without an end
-        call("DEL", key)
-        left, wait = rule[2], nil
-      end
-    end
-    room = math.min(room, left)
-  end
-  return room, wait
-end
+-- Limits per job type and per key (decision 56), and the check of a claim, which also obeys the groups.
+-- Needs base, gate, insert, buckets and groups.
 
 -- Admits at most `most` jobs of a bucket, first held back first. Notes of jobs that are no longer in their place are
 -- dropped; if there are very many, the next check continues. `gate` is that of this script's queue.
@@ -180,6 +71,17 @@ local function look_at_bucket(rules, bucket, gate, now, most)
   if rule then
     room, wait = room_in(bucket, rule, true)
   end
+  if string.sub(bucket, 1, 2) == "g:" then
+    if room > 0 or count_in(PARKED, bucket) == 0 then
+      call("ZREM", OPENING, bucket)
+      if room > 0 then
+        enter_turns(rules, bucket)
+      end
+    else
+      call("ZADD", OPENING, string.format("%.0f", now + (wait and math.max(wait, 1) or LOOK)), bucket)
+    end
+    return room > 0 and 1 or 0
+  end
   local many = room > 0 and let_in(bucket, math.min(room, most), gate) or 0
   if count_in(PARKED, bucket) == 0 then
     call("ZREM", OPENING, bucket)
@@ -203,14 +105,14 @@ local function open_due(gate, now, most)
       break
     end
   end
-  if not next(rules.t) and not rule_of_bucket(rules, "k:") and call("EXISTS", OPENING) == 0 then
+  if not next(rules.t) and not rules.g and not rule_of_bucket(rules, "k:") and call("EXISTS", OPENING) == 0 then
     call("HDEL", AT .. "meta", "ox:limits")
   end
   return #due == most or left <= 0
 end
 
 -- Removes a job's places; returns the buckets in which it had one. Removing a rule removes all its places.
-local function give_up_places(rules, id, name, key)
+local function give_up_places(rules, id, name, key, group)
   local freed = {}
   for _, bucket in ipairs(buckets_of(rules, name, key)) do
     local member = bucket .. "\n" .. name_of(P, id)
@@ -218,24 +120,30 @@ local function give_up_places(rules, id, name, key)
       freed[#freed + 1] = bucket
     end
   end
+  if takes_turns(rules) then
+    freed[#freed + 1] = give_up_turn(rules, id, group)
+  end
   return freed
 end
 
 -- The same for a job that the stalled check recovered: it goes to the front, and takes a place again at the claim.
 local function give_up_lost_places(gate, id, key)
   limit_at(gate.base or P)
-  local job = call("HMGET", key, "name", "ox:limit")
-  give_up_places(rules_of(gate.limits), id, job[1], job[2])
+  local job = call("HMGET", key, "name", "ox:limit", "ox:group")
+  give_up_places(rules_of(gate.limits), id, job[1], job[2], job[3])
 end
 
--- Removes the places of jobs that left `active`, and admits others instead. `leavers` is a list of { id, name and
--- key, whether it is now in front of all others }.
+-- Removes the places of jobs that left `active`, and admits others instead. `leavers` is a list of { id, its name,
+-- key and group, whether it is now in front of all others }.
 local function leave_places(text, base, leavers)
   limit_at(base)
-  local rules, vacant = rules_of(text), {}
+  local rules, vacant, turns = rules_of(text), {}, false
   for _, one in ipairs(leavers) do
-    for _, bucket in ipairs(give_up_places(rules, one[1], one[2][1], one[2][2])) do
-      if not one[3] then
+    for _, bucket in ipairs(give_up_places(rules, one[1], one[2][1], one[2][2], one[2][3])) do
+      if string.sub(bucket, 1, 2) == "g:" then
+        enter_turns(rules, bucket)
+        turns = true
+      elseif not one[3] then
         vacant[bucket] = (vacant[bucket] or 0) + 1
       end
     end
@@ -250,14 +158,22 @@ local function leave_places(text, base, leavers)
       end
     end
   end
+  if turns then
+    let_through(read_gate(P), rules, tonumber(server_ms()), WINDOW)
+  end
 end
 
 -- Builds the check of a claim. `admits` returns whether a job may start, and remembers that it starts or is held back;
--- `write` stores both. Nothing is written before.
-local function limiting(gate, now)
+-- `write` stores both. Nothing is written before, but that the groups let as many jobs through as the claim wants.
+local function limiting(gate, now, count)
   open_due(gate, now, 20)
   local rules = rules_of(gate.limits)
   local rooms, waits, entering, started, held_back, vacant = {}, {}, {}, {}, {}, {}
+  local grouped, parked, turned_away = takes_turns(rules), {}, {}
+  if grouped then
+    gather(rules, now)
+    let_through(gate, rules, now, count + WINDOW)
+  end
   local limits = {}
 
   local function room_of(bucket)
@@ -268,20 +184,45 @@ local function limiting(gate, now)
     return rooms[bucket]
   end
 
+  -- Returns whether the job's group let it through. A job that has started since has to wait for another turn.
+  local function is_let(id, job)
+    if job["ox:through"] ~= (job.ats or "0") then
+      return false
+    end
+    local bucket = group_bucket(job["ox:group"])
+    return rule_of_group(rules, string.sub(bucket, 3))[1] == 0 or call("ZSCORE", PLACES, bucket .. "\n" .. id)
+  end
+
   function limits.admits(id, fields)
-    local name, key
-    for i = 1, #fields, 2 do
-      if fields[i] == "name" then
-        name = fields[i + 1]
-      elseif fields[i] == "ox:limit" then
-        key = fields[i + 1]
+    local name, key, job
+    if grouped then
+      job = {}
+      for i = 1, #fields, 2 do
+        job[fields[i]] = fields[i + 1]
+      end
+      name, key = job.name, job["ox:limit"]
+      if not is_let(id, job) then
+        parked[#parked + 1] = { id, job }
+        limits.is_tired = #parked + #held_back >= HOLD_BACK
+        return false
+      end
+    else
+      for i = 1, #fields, 2 do
+        if fields[i] == "name" then
+          name = fields[i + 1]
+        elseif fields[i] == "ox:limit" then
+          key = fields[i + 1]
+        end
       end
     end
     local buckets = buckets_of(rules, name, key)
     for i, bucket in ipairs(buckets) do
       if room_of(bucket) <= 0 then
         held_back[#held_back + 1] = { id, bucket }
-        limits.is_tired = #held_back >= HOLD_BACK
+        limits.is_tired = #parked + #held_back >= HOLD_BACK
+        if grouped then
+          turned_away[#turned_away + 1] = { id, job["ox:group"] }
+        end
         if i == 2 then -- it would have had a place in the first bucket: another job may take it
           vacant[buckets[1]] = (vacant[buckets[1]] or 0) + 1
         end
@@ -321,6 +262,16 @@ local function limiting(gate, now)
       call("ZADD", OPENING, "NX", string.format("%.0f", now + wait), bucket)
       call("XADD", P .. "events", "*", "event", "delayed", "jobId", id, "delay", string.format("%.0f", due))
     end
+    for _, one in ipairs(parked) do
+      local id, job = one[1], one[2]
+      park_in_group(rules, id, job["ox:group"], job.priority, job.ats and job.ats ~= "0", job["ox:turn"], now)
+    end
+    for _, one in ipairs(turned_away) do
+      local bucket = give_up_turn(rules, one[1], one[2])
+      if bucket then
+        enter_turns(rules, bucket)
+      end
+    end
   end
 
   -- Afterwards: others are offered the places that a job could not take because of its other bucket.
@@ -330,6 +281,9 @@ local function limiting(gate, now)
       if room > 0 then
         let_in(bucket, room, gate)
       end
+    end
+    if #parked + #turned_away > 0 then
+      let_through(gate, rules, now, WINDOW)
     end
   end
 

@@ -14,6 +14,15 @@ local function store_job(prefix, id, name, data, opts, timestamp, delay, priorit
     elseif LABELS[extras[i]] then
       labels[#labels + 1] = LABELS[extras[i]]
       labels[#labels + 1] = extras[i + 1]
+    elseif extras[i] == "ox:group" then -- from its first job with a group on, a queue takes turns (parts/groups.lua)
+      local fine, rules = pcall(cjson.decode, call("HGET", prefix .. "meta", "ox:limits") or "")
+      if not fine or type(rules) ~= "table" then
+        rules = { t = {}, k = { 0, 0 } }
+      end
+      if not rules.g then
+        rules.g = { 0, 0, 0 }
+        call("HSET", prefix .. "meta", "ox:limits", cjson.encode(rules))
+      end
     end
   end
   local entry = call("XADD", prefix .. "events", "*", "event", "added", "jobId", id, "name", name)
