@@ -175,6 +175,10 @@ mesh: install  ## 20 000 jobs with random targets by 50 workers in 5 processes t
 bench-mesh: install  ## what lanes cost a claim, and how soon a job starts behind 10 000 that do not fit; BENCH=--check
 	$(BIN)/python -m benchmarks.mesh $(BENCH)
 
+.PHONY: bench-groups
+bench-groups: install  ## turns beside a group of 100 000 jobs, and commands with 100 000 groups; BENCH=--check
+	$(BIN)/python -m benchmarks.groups $(BENCH)
+
 .PHONY: graphs
 graphs: install  ## random graphs of 1 000 jobs by Node and us: with dying workers, and without them in time
 	OXCART_GRAPH=1000 $(BIN)/pytest -q -s tests/interop/test_random_graphs.py
