@@ -171,7 +171,16 @@ FIELDS = (
     ),
     *(b"processedOn", b"finishedOn", b"pb", b"progress", b"returnvalue", b"failedReason", b"stacktrace"),
     *(b"parentKey", b"parent", b"defa", b"rjk", b"deid", b"nrjid", b"ox:backoff", b"ox:timeout", b"ox:tags"),
-    *(b"ox:corr", b"ox:limit", b"ox:callback", b"ox:history", b"ox:attempts", b"ox:lifetime", b"ox:since"),
+    *(
+        b"ox:corr",
+        b"ox:limit",
+        b"ox:group",
+        b"ox:callback",
+        b"ox:history",
+        b"ox:attempts",
+        b"ox:lifetime",
+        b"ox:since",
+    ),
     *(b"ox:noretry", b"ox:idem", b"ox:checkpoint", b"ox:forgiven", b"ox:category", b"ox:dead", b"ox:skip"),
 )
 

@@ -236,6 +236,25 @@ class TestLimits:
         await queue._core.broker.promote()
         assert len(await claim(queue, 9)) == 1
 
+    async def test_places_of_idle_groups_that_were_lost_are_swept(
+        self, queue: Queue, store: redis.Redis
+    ) -> None:
+        """Acts as Node's workers, which end jobs of groups that are far from their limits."""
+        await queue.groups.set_all(concurrent=9)
+        handles = await queue.add_many([row for n in range(70) for row in rows(f"g{n}", 1)])
+        jobs = await claim(queue, 100)
+        while len(jobs) < len(handles):
+            jobs += await claim(queue, 100)
+        kept = jobs[0]
+        for job in jobs[1:]:
+            store.delete(f"bull:q:{job.id}", f"bull:q:{job.id}:lock")
+            store.lrem("bull:q:active", 0, job.id)
+        assert store.zcard("bull:q:ox:held") == 70
+        for _ in range(5):
+            await queue._core.broker.promote()
+        assert store.zrange("bull:q:ox:held", 0, -1) == [f"g:{group_of(kept)}\n{kept.id}"]
+        assert not store.exists("bull:q:ox:swept")
+
 
 class TestSettings:
     async def test_settings_are_set_read_and_removed(self, queue: Queue, store: redis.Redis) -> None:

@@ -49,6 +49,7 @@ NAMES: list[tuple[str, tuple[str, ...], str]] = [
     ("opening", (), "ox:opening"),
     ("turns", (), "ox:turns"),
     ("groups", (), "ox:groups"),
+    ("swept", (), "ox:swept"),
     ("starts", ("t:n",), "ox:rate:t:n"),
     ("callbacks", (), "ox:callbacks"),
     ("cancellations", ("c",), "ox:cancel:c"),

@@ -253,6 +253,10 @@ class Keys:
         """Hash: the settings of single groups (ours alone)."""
         return self.key("ox:groups")
 
+    def swept(self) -> str:
+        """String: how far the search for lost places of groups has come (ours alone, short-lived)."""
+        return self.key("ox:swept")
+
     def starts(self, bucket: str) -> str:
         """String: how many jobs of a bucket started in the present minute (ours alone, short-lived)."""
         return self.key(f"ox:rate:{bucket}")

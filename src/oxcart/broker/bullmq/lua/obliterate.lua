@@ -34,7 +34,7 @@ end
 call("UNLINK", P .. "meta", P .. "events", P .. "id", P .. "pc", P .. "marker", P .. "limiter", P .. "delay",
   P .. "priority", P .. "stalled", P .. "stalled-check", P .. "metrics:completed", P .. "metrics:completed:data",
   P .. "metrics:failed", P .. "metrics:failed:data", P .. "ox:held", P .. "ox:parked", P .. "ox:opening",
-  P .. "ox:turns", P .. "ox:groups",
+  P .. "ox:turns", P .. "ox:groups", P .. "ox:swept",
   P .. "ox:expiring", P .. "ox:callbacks", P .. "ox:gates", P .. "ox:attempts", P .. "ox:readers", P .. "ox:workers",
   P .. "ox:listeners", P .. "ox:crowded", P .. "ox:alive", P .. "ox:away")
 return remember({ 0, #ids })

@@ -20,7 +20,7 @@ if gate.limits and seldom().open_due(gate, now, 50) then
   moved = tonumber(ARGV[4]) -- there may be more: the caller calls again
 end
 if gate.limits and not gate.paused then
-  seldom().tend_groups(gate, now)
+  seldom().tick_groups(gate, now)
 end
 if moved == 0 and not gate.closed and call("EXISTS", P .. "wait", P .. "prioritized") > 0 then
   -- a resume by an older peer leaves ready jobs without a marker, and so does returning a job with a priority

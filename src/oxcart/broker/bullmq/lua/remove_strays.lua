@@ -14,7 +14,7 @@ local WALK = 2000
 local KEPT, PARTS = {}, {}
 for name in string.gmatch("meta id pc marker limiter delay priority events repeat stalled stalled-check wait paused "
     .. "active prioritized delayed waiting-children completed failed metrics:completed metrics:completed:data "
-    .. "metrics:failed metrics:failed:data ox:held ox:parked ox:opening ox:turns ox:groups ox:expiring ox:callbacks ox:gates ox:attempts "
+    .. "metrics:failed metrics:failed:data ox:held ox:parked ox:opening ox:turns ox:groups ox:swept ox:expiring ox:callbacks ox:gates ox:attempts "
     .. "ox:readers ox:workers ox:listeners ox:crowded ox:alive ox:away ox:lanes ox:lanes:ready ox:lanes:busy "
     .. "ox:lanes:version ox:lanes:tended ox:ids", "%S+") do
   KEPT[name] = true

@@ -182,13 +182,43 @@ local function gather(rules, now)
   end
 end
 
--- The part of the tick: the window of jobs that are let through is filled up.
+-- Drops lost places of some groups: a peer that ends a job frees none. The next call continues behind them.
+local SWEPT = 20
+local function sweep_places()
+  local key = AT .. "ox:swept"
+  local last = call("GET", key)
+  local members = call("ZRANGEBYLEX", PLACES, last and "(" .. last or "[g:", "(g;", "LIMIT", 0, SWEPT)
+  if #members == SWEPT then
+    call("SET", key, members[SWEPT], "EX", 60)
+  elseif last then
+    call("DEL", key)
+  end
+  local seen = {}
+  for _, member in ipairs(members) do
+    local bucket = string.match(member, "^([^\n]*)")
+    if not seen[bucket] then
+      seen[bucket] = true
+      drop_lost_holders(bucket)
+    end
+  end
+end
+
+-- Fills the window of jobs that are let through up.
 local function tend_groups(gate, now)
   limit_at(gate.base or P)
   local rules = rules_of(gate.limits)
   if takes_turns(rules) then
     gather(rules, now)
     let_through(gate, rules, now, WINDOW)
+  end
+end
+
+-- The part of the tick.
+local function tick_groups(gate, now)
+  limit_at(gate.base or P)
+  if takes_turns(rules_of(gate.limits)) then
+    sweep_places()
+    tend_groups(gate, now)
   end
 end
 
