@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from typing import Any
 
 from oxcart.broker.bullmq.codec import Encoded
 from oxcart.broker.port import Added, ServedBroker
+from oxcart.broker.port.parts import Partitions
 from oxcart.events import Results
-from oxcart.model.errors import OxcartError
+from oxcart.model.errors import OxcartError, ResultTimeout
 
 
 class Bound:
@@ -26,7 +28,7 @@ class Bound:
         self.loop = loop
         self.pid = os.getpid()
         self.broker = broker
-        self.results = Results(broker)
+        self.results: Results = Results(broker)
         self._add_timeout = add_timeout
         self._alone = False
         self._closing: asyncio.Event | None = None  # set when an add that is sent alone has ended
@@ -93,6 +95,70 @@ class Bound:
         await self.results.close()
         if not self._shares:
             await self.broker.close()
+
+
+class SpreadResults(Results):
+    """Waits for the ends of jobs of a partitioned queue, with one reader for each partition in use."""
+
+    def __init__(self, broker: ServedBroker, spread: Partitions) -> None:
+        super().__init__(broker)
+        self._spread = spread
+        self._results: dict[ServedBroker, Results] = {}
+
+    async def wait(self, job_id: str, timeout: float | None) -> Any:
+        """As ``Results.wait``, in the partition that has the job."""
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(timeout):
+                holder = (await self._spread.find([job_id]))[job_id]
+        except TimeoutError:
+            raise ResultTimeout(f"job {job_id} has not ended within {timeout:g} s") from None
+        found = self._results.get(holder)
+        if found is None:
+            found = self._results[holder] = Results(holder)
+        left = None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
+        return await found.wait(job_id, left)
+
+    async def close(self) -> None:
+        """Stops listening."""
+        await asyncio.gather(*(one.close() for one in self._results.values()))
+
+
+class SpreadBound(Bound):
+    """The state of a partitioned queue: adds of one turn share a call for each partition."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        broker: ServedBroker,
+        spread: Partitions,
+        add_timeout: float,
+    ) -> None:
+        super().__init__(loop, broker, add_timeout)
+        self._spread = spread
+        self._of_partitions: dict[int, Bound] = {}
+        self.results = SpreadResults(broker, spread)
+
+    async def add(self, job: Any, *, replicated: bool = False) -> Added:
+        """Adds a job, with the others for its partition."""
+        if job.elsewhere:
+            return (await self.broker.add([job], timeout=self._add_timeout, replicated=replicated))[0]
+        number: int = job.partition
+        bound = self._of_partitions.get(number)
+        if bound is None:
+            broker = self._spread.broker(number)
+            bound = self._of_partitions[number] = Bound(self.loop, broker, self._add_timeout, shares=True)
+        self._spread.began(number, 1)
+        try:
+            return await bound.add(job, replicated=replicated)
+        finally:
+            self._spread.began(number, -1)
+            self._spread.placed.pop(job[0], None)
+
+    async def close(self) -> None:
+        """Waits for adds in flight, and closes the connections."""
+        await asyncio.gather(*(one.close() for one in self._of_partitions.values()))
+        await super().close()
 
 
 class DirectlyBound(Bound):

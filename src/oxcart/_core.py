@@ -14,15 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from oxcart._bound import Bound, DirectlyBound
+from oxcart._bound import Bound, DirectlyBound, SpreadBound
 from oxcart.broker.addresses import check_submitted
 from oxcart.broker.bullmq.codec import Encoded
-from oxcart.broker.capabilities import Capabilities, Part
+from oxcart.broker.capabilities import PARTITIONED, Capabilities, Part
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.factory import CAPABILITIES, DEFAULTS, ProtocolName, check_place, make_broker
 from oxcart.broker.keyring import KeyRing
+from oxcart.broker.partitioned import PartitionedBroker, Spread
 from oxcart.broker.port import Added, BrokerSource, ServedBroker
 from oxcart.broker.sealing import Sealer
+from oxcart.broker.slots import has_tag
 from oxcart.engine.handler import Handlers
 from oxcart.engine.tracing import Tracing
 from oxcart.engine.webhooks.queue import SUFFIX, WebhookQueue, queue_options
@@ -31,6 +33,7 @@ from oxcart.events import Results
 from oxcart.model.duration import Duration
 from oxcart.model.errors import Unacknowledged, ValidationError
 from oxcart.model.options import Durability, JobOptions, OptionKwargs
+from oxcart.model.partitions import check_partitions, split_partition
 from oxcart.model.priority import formal_priority
 from oxcart.model.target import Target, base_of, lane_name
 
@@ -53,13 +56,14 @@ class Core:
         priorities: ``"formal"`` if priorities are names, or None.
         reconnect: Pauses and limit of attempts to reach a lost server; None for the default.
         tracing: Makes spans of what happens to its jobs, or None.
+        partitions: How many partitions a new queue gets; None for a queue without partitions.
     """
 
     def __init__(
         self,
         name: str,
         *,
-        url: str | None,
+        url: str | Sequence[str] | None,
         prefix: str | None,
         protocol: ProtocolName,
         namespace: str | None,
@@ -75,6 +79,7 @@ class Core:
         tracing: Tracing | None,
         keep_events: int | None,
         defaults: OptionKwargs,
+        partitions: int | None = None,
     ) -> None:
         self.prefix = check_place(protocol, name, prefix, namespace)
         if broker is not None:
@@ -95,7 +100,10 @@ class Core:
         self.reconnect: Reconnect | None = None
         self.brokers = broker
         self._is_given_broker = broker is not None
-        self._url = url
+        self.partitions = None if partitions is None else check_partitions(partitions)
+        self._check_partitions(url)
+        self._urls = [url] if url is None or isinstance(url, str) else [*url]
+        self._servers: list[Server] = []
         self._folder = folder
         self._server = server
         self._webhooks = webhooks
@@ -121,18 +129,50 @@ class Core:
         self.defaults = self.read_options(given, DEFAULTS[protocol])
         self.is_replicated()
 
+    def _check_partitions(self, url: str | Sequence[str] | None) -> None:
+        several = url is not None and not isinstance(url, str)
+        if self.partitions is None:
+            if several:
+                raise ValidationError("url", "one URL, or a list with partitions=", url)
+            return
+        if self.protocol != "bullmq":
+            raise ValidationError("partitions", "left out with protocol='bridge'", self.partitions)
+        if self.brokers is not None:
+            raise ValidationError(
+                "partitions", "left out with broker=, which opens the queue", self.partitions
+            )
+        if split_partition(self.name) is not None or base_of(self.name) != self.name:
+            raise ValidationError("queue name", "with partitions=, one without '#<number>' or '@'", self.name)
+        if has_tag(self.name) or has_tag(self.prefix):
+            raise ValidationError(
+                "partitions",
+                "left out with a hash tag in name or prefix, which puts all in one slot",
+                self.name,
+            )
+        if several and (not url or not all(isinstance(one, str) for one in url)):
+            raise ValidationError("url", "a list of URLs", url)
+
     # -- place
 
     @property
     def server(self) -> Server:
-        """The server that the queue is on."""
+        """The server that the queue is on; of several, the first."""
         if self._server is None:
-            self._server = Server(self._url, folder=self._folder)
+            self._server = Server(self._urls[0], folder=self._folder)
         return self._server
+
+    @property
+    def servers(self) -> Sequence[Server]:
+        """The servers that the partitions of the queue are on, in turn."""
+        if not self._servers:
+            self._servers = [self.server, *map(Server, self._urls[1:])]
+        return self._servers
 
     @property
     def capabilities(self) -> Capabilities:
         """What the queue's protocol can express."""
+        if self.partitions is not None:
+            return PARTITIONED
         return CAPABILITIES[self.protocol] if self.brokers is None else self.brokers.capabilities
 
     @property
@@ -145,6 +185,8 @@ class Core:
         """The server as a value: its URL, and its folder if it is embedded."""
         if self.brokers is not None:
             return "", f"memory {id(self.brokers)}"
+        if self.partitions is not None and len(self._urls) > 1:
+            return ",".join(one.location.url for one in self.servers if one.location is not None), ""
         location = self.server.location
         return (location.url, "") if location else ("", str(self.server.folder))
 
@@ -187,6 +229,8 @@ class Core:
             return self.brokers.open(
                 self.name, prefix=self.prefix, key_ring=self.key_ring, reconnect=reconnect or self.reconnect
             )
+        if self.partitions is not None:
+            return self.open_spread(reconnect)
         return make_broker(
             self.protocol,
             self.server,
@@ -196,6 +240,21 @@ class Core:
             key_ring=self.key_ring,
             formal=self.priorities == "formal",
             **({} if self._keep_events is None else {"keep_events": self._keep_events}),
+        )
+
+    def open_spread(self, reconnect: Reconnect | None = None) -> PartitionedBroker:
+        """Returns a broker of a partitioned queue with connections of its own."""
+        assert self.partitions is not None
+        return PartitionedBroker(
+            Spread(
+                self.name,
+                self.servers,
+                self.partitions,
+                prefix=self.prefix,
+                reconnect=reconnect or self.reconnect,
+                key_ring=self.key_ring,
+                keep_events=self._keep_events,
+            )
         )
 
     @contextlib.contextmanager
@@ -233,7 +292,10 @@ class Core:
                 self._bounds.pop(known, None)
         found = self._bounds.get(loop)
         if found is None:
-            if self._root is None:
+            if self._root is None and self.partitions is not None:
+                spread = self.open_spread()
+                found = SpreadBound(loop, spread, spread.partitions, self.add_timeout)
+            elif self._root is None:
                 kind = Bound if self.brokers is None else DirectlyBound
                 found = kind(loop, self.open_broker(), self.add_timeout)
             else:  # a lane shares the connection of its queue

@@ -2,7 +2,7 @@
 
 Existing jobs, and every other noun, are a part of it: ``queue.jobs``, ``.dead_letters``,
 ``.deduplication``, ``.events``, ``.flows``, ``.groups``, ``.lanes``, ``.limits``, ``.namespace``,
-``.schedules`` and ``.workers`` (docs/decisions/72-the-face.md).
+``.partitions``, ``.schedules`` and ``.workers`` (docs/decisions/72-the-face.md).
 
 ``Queue("emails")`` costs nothing: it connects when first used, once per event loop, and again in a forked
 child. Adds of one turn of the loop share a call.
@@ -47,6 +47,7 @@ from oxcart.model.names import check_job_name
 from oxcart.model.options import Durability, JobOptions, OptionKwargs
 from oxcart.model.schedule import Schedule
 from oxcart.model.target import Target, base_of
+from oxcart.partitions import Partitions
 from oxcart.schedules import Schedules
 from oxcart.task import BatchMaker, SparkTaskMaker, Task, TaskMaker
 from oxcart.workers import Namespace, Workers
@@ -85,6 +86,8 @@ class Queue:
         keep_events: About how many events the queue keeps, 10 000 unless a peer set another number. Each job
             writes three or more. Readers that are further behind miss events.
         tracing: Makes spans of adds and attempts: ``oxcart.observe.tracing.Tracing()``.
+        partitions: How many partitions a new queue gets, over the slots of a cluster or over the servers of a
+            list as ``url``. A queue that exists keeps the number of its layout (docs/partitions.md).
         **defaults: Options of jobs that do not set their own.
     """
 
@@ -102,7 +105,7 @@ class Queue:
         self,
         name: str,
         *,
-        url: str | None = None,
+        url: str | Sequence[str] | None = None,
         prefix: str | None = None,
         protocol: ProtocolName = "bullmq",
         namespace: str | None = None,
@@ -117,6 +120,7 @@ class Queue:
         webhooks: Webhooks | None = None,
         tracing: Tracing | None = None,
         keep_events: int | None = None,
+        partitions: int | None = None,
         **defaults: Unpack[OptionKwargs],
     ) -> None:
         self._core = Core(
@@ -137,6 +141,7 @@ class Queue:
             tracing=tracing,
             keep_events=keep_events,
             defaults=defaults,
+            partitions=partitions,
         )
 
     def _lane(self, core: Core) -> Queue:
@@ -248,6 +253,8 @@ class Queue:
         if core.tracing is not None and not traced:
             return await self._add_traced(core.tracing, jobs, durability)
         broker, replicated = core.broker, core.is_replicated(durability)
+        if broker.partitions is not None:
+            await broker.partitions.ready()
         encode = broker.encode
         encoded: list[Encoded] = []
         names: list[str] = []
@@ -495,6 +502,11 @@ class Queue:
     def namespace(self) -> Namespace:
         """The Bridge namespace of the queue: its statistics."""
         return Namespace(self)
+
+    @property
+    def partitions(self) -> Partitions:
+        """The partitions of a partitioned queue: their layout, their jobs, another number of them."""
+        return Partitions(self)
 
     @property
     def schedules(self) -> Schedules:

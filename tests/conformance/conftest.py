@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from oxcart import Queue
-from oxcart.broker.capabilities import FEATURES, Capabilities
+from oxcart.broker.capabilities import FEATURES, PARTITIONED, Capabilities
 from oxcart.broker.factory import CAPABILITIES, ProtocolName
 from oxcart.broker.memory import MemoryServer
 from oxcart.broker.port import ServedBroker
@@ -43,7 +43,7 @@ def cluster() -> Iterator[ValkeyCluster]:
 class Venue:
     """A protocol on a server, or memory; queues have a prefix of their own."""
 
-    protocol: ProtocolName | Literal["memory"]
+    protocol: ProtocolName | Literal["memory", "partitioned"]
     url: str
     servers: list[ValkeyServer]
     memory: MemoryServer | None = None
@@ -52,11 +52,15 @@ class Venue:
 
     @property
     def capabilities(self) -> Capabilities:
+        if self.protocol == "partitioned":
+            return PARTITIONED
         return CAPABILITIES[self.protocol] if self.memory is None else self.memory.capabilities
 
     def queue(self, name: str = "email", **options: Any) -> Queue:
         where: dict[str, Any] = {"namespace" if self.protocol == "bridge" else "prefix": self.place}
-        if self.memory is None:
+        if self.protocol == "partitioned":
+            where |= {"url": self.url, "partitions": 4}
+        elif self.memory is None:
             where |= {"url": self.url, "protocol": self.protocol}
         else:
             where |= {"broker": self.memory}
@@ -76,12 +80,12 @@ class Venue:
             pytest.skip("memory keeps no keys on a server")
 
     def all_keys(self) -> list[str]:
-        """Returns every key with this prefix, on all servers."""
+        """Returns every key with this prefix, on all servers, but for the layouts of partitioned queues."""
         found = [] if self.memory is None else self.memory.keys()
         for server in self.servers:
             with server.client() as client:
                 found += client.scan_iter(f"*{self.place}*")
-        return found
+        return [key for key in found if not str(key).endswith(":ox:partitions")]
 
 
 VENUES = (
@@ -92,6 +96,8 @@ VENUES = (
     "bridge-redis",
     "bridge-cluster",
     "memory",
+    "partitioned-valkey",
+    "partitioned-cluster",
 )
 
 

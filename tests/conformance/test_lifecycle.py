@@ -149,7 +149,7 @@ async def test_delayed_job_can_be_promoted(venue: Venue) -> None:
 
 
 async def test_priorities_and_turns(venue: Venue) -> None:
-    queue = venue.queue(priorities="formal")
+    queue = venue.queue(priorities="formal", partition_key="one")
     ran: list[str] = []
 
     async def note(job: RunningJob) -> None:

@@ -56,8 +56,8 @@ async def test_one_bad_outcome_does_not_touch_its_neighbours(bench: Bench) -> No
 
 
 async def test_an_end_claims_into_the_freed_slot(bench: Bench) -> None:
-    await bench.add()
-    second = await bench.add()
+    await bench.add(partition_key="one")
+    second = await bench.add(partition_key="one")
     (job,) = await claimed(bench)
     _, more = await bench.broker.finish([outcome(bench, job)], Ask(1, worker="w1"))
     assert [one.id for one in more.jobs] == [second]
@@ -71,8 +71,8 @@ async def test_leases(bench: Bench) -> None:
 
 
 async def test_returned_job_is_first_again_with_a_higher_fencing_number(bench: Bench) -> None:
-    first = await bench.add()
-    await bench.add()
+    first = await bench.add(partition_key="one")
+    await bench.add(partition_key="one")
     (job,) = await claimed(bench)
     await bench.broker.finish([outcome(bench, job, "w")], Ask(0))
     (again,) = await claimed(bench)
@@ -90,8 +90,8 @@ async def test_delays_and_when_the_next_is_due(bench: Bench) -> None:
 
 
 async def test_states_counts_and_pages_agree(bench: Bench) -> None:
-    held_id = await bench.add()
-    waiting = [await bench.add() for _ in range(3)]
+    held_id = await bench.add(partition_key="one")
+    waiting = [await bench.add(partition_key="one") for _ in range(3)]
     delayed = await bench.add(delay="1h")
     (held,) = await claimed(bench)
     assert held.id == held_id

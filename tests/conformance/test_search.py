@@ -86,7 +86,7 @@ async def test_search_counts_what_it_does_not_return(venue: Venue) -> None:
 
 async def test_search_by_time_reads_only_the_span(venue: Venue) -> None:
     queue = venue.queue()
-    ids = await run_all(queue, ["good"] * 9)
+    ids = await run_all(queue, ["good"] * 9, partition_key="one")
     jobs = [await queue.jobs.get(one) for one in ids]
     ends = [job.finished_on for job in jobs if job is not None and job.finished_on is not None]
     assert ends == sorted(ends)
@@ -137,7 +137,7 @@ async def test_search_refuses_bad_input(arguments: dict[str, Any], field: str) -
 
 async def test_failures_that_differ_in_particulars_are_one_group(venue: Venue) -> None:
     queue = venue.queue()
-    ids = await run_all(queue, ["broken", "busy", "good", "broken", "broken"])
+    ids = await run_all(queue, ["broken", "busy", "good", "broken", "broken"], partition_key="one")
     found = await queue.jobs.failures()
     first, second = found.groups
     assert (found.failed, found.exact) == (4, True)

@@ -43,6 +43,7 @@ FACES = (
     Face("oxcart.groups", "Groups"),
     Face("oxcart.lanes", "Lanes"),
     Face("oxcart.limits", "Limits"),
+    Face("oxcart.partitions", "Partitions"),
     Face("oxcart.schedules", "Schedules"),
     Face("oxcart.task", "Task", public=True),
     Face("oxcart.workers", "Namespace"),

@@ -43,7 +43,11 @@ FEATURES: Mapping[str, Feature] = {
     ),
     "after_ids": Feature(
         "after= among the options of a job",
-        {"bullmq": "pass after= to Queue.add, or use a Graph", "memory": _SERVER},
+        {
+            "bullmq": "pass after= to Queue.add, or use a Graph",
+            "memory": _SERVER,
+            "partitioned": "pass after= to Queue.add, or use a Graph",
+        },
     ),
     "bulk": _needs_server("operations on many jobs", "bulk"),
     "cancelling": _needs_server("cancelling jobs", "cancelling"),
@@ -63,6 +67,7 @@ FEATURES: Mapping[str, Feature] = {
         "errors by name that end the retries or send a job elsewhere",
         {
             "bullmq": "raise PermanentError in the handler, or pass the worker a classifier",
+            "partitioned": "raise PermanentError in the handler, or pass the worker a classifier",
             "memory": "raise PermanentError in the handler, or pass a classifier",
         },
     ),
@@ -109,6 +114,7 @@ FEATURES: Mapping[str, Feature] = {
         "lanes that are queues of their own",
         "lanes",
         bridge="a job with a target stays in its type; queue.workers.unroutable() counts those without one",
+        partitioned="use one queue for each kind of worker",
     ),
     "lifetime": Feature(
         "lifetimes", {"bridge": "cancel old jobs with queue.jobs.cancel_all(older_than=…), and set timeout="}
@@ -124,14 +130,27 @@ FEATURES: Mapping[str, Feature] = {
         "policies for missed and overlapping firings of a schedule",
         {
             "bullmq": "limit the type of its jobs: queue.limits.set_type_limit(name, concurrent=1)",
+            "partitioned": "make it in a queue without partitions, and limit the type of its jobs there",
             "memory": _SERVER,
         },
+    ),
+    "partitions": Feature(
+        "partitions",
+        {
+            "bridge": "use several types, or a queue of the BullMQ protocol with partitions=",
+            "bullmq": "make the queue with partitions=",
+            "memory": _SERVER,
+        },
+        "partitions",
     ),
     "queue_limits": _needs_server("limits of the queue as such", "limits", bridge="use rate_limit="),
     "rescue": _needs_server("bringing back lost jobs", "rescue"),
     "resealing": Feature(
         "sealing stored values with another key",
-        {"memory": "jobs in memory end with their process"},
+        {
+            "memory": "jobs in memory end with their process",
+            "partitioned": "seal the values of each partition: it is a queue",
+        },
         "sealed_values",
     ),
     "retention_by_count": Feature(
@@ -140,12 +159,19 @@ FEATURES: Mapping[str, Feature] = {
     ),
     "schedules": _needs_server("schedules", "schedules"),
     "stats": _needs_server(
-        "statistics of a namespace", "namespace", bullmq="use queue.counts() and queue.workers.list()"
+        "statistics of a namespace",
+        "namespace",
+        bullmq="use queue.counts() and queue.workers.list()",
+        partitioned="use queue.counts() and queue.workers.list()",
     ),
-    "target": Feature("targets", {"memory": _SERVER}),
+    "target": Feature("targets", {"memory": _SERVER, "partitioned": "use one queue for each kind of worker"}),
     "type_limits": Feature(
         "limits that a job carries for its type",
-        {"bullmq": "use queue.limits.set_type_limit", "memory": _SERVER},
+        {
+            "bullmq": "use queue.limits.set_type_limit",
+            "memory": _SERVER,
+            "partitioned": "use queue.limits.set_type_limit",
+        },
     ),
     "updates": Feature(
         "changing tags, correlation or callback of a job",
@@ -158,7 +184,10 @@ FEATURES: Mapping[str, Feature] = {
     ),
     "worker_limits": Feature(
         "a limiter of the worker's own",
-        {"bridge": "use rate_limit=, or a lower concurrency"},
+        {
+            "bridge": "use rate_limit=, or a lower concurrency",
+            "partitioned": "use queue.limits.set_rate, which is divided among the partitions",
+        },
     ),
 }
 
@@ -218,3 +247,4 @@ class Capabilities(NamedTuple):
 BULLMQ = Capabilities("bullmq")
 BRIDGE = Capabilities("bridge")
 MEMORY = Capabilities("memory")
+PARTITIONED = Capabilities("partitioned")

@@ -105,17 +105,23 @@ class Scan:
         return self._chosen.by_time_alone and (place in ENDED or not self._chosen.has_times)
 
     async def _sources(self) -> list[_Source]:
-        counts = await self._broker.counts()
+        spread = self._broker.partitions
+        if spread is None:
+            return await self._sources_of(self._broker)
+        await spread.ready()
+        return [source for broker in spread.brokers() for source in await self._sources_of(broker)]
+
+    async def _sources_of(self, broker: ServedBroker) -> list[_Source]:
+        counts = await broker.counts()
         # Completed jobs are many and seldom what is searched for: they come last.
         places = sorted(self._lists, key=lambda place: place == "completed")
         if self._chosen.reason:
             places = [place for place in places if place != "completed"]
-        found = [_Source(self._broker, place, counts[place]) for place in places]
-        if (lanes := self._broker.lanes) is not None:
+        found = [_Source(broker, place, counts[place]) for place in places]
+        if (lanes := broker.lanes) is not None:
             for lane, rows in (await lanes.counts()).items():
                 if any(rows[place] for place in places):
-                    broker = lanes.open(lane)
-                    found += [_Source(broker, place, rows[place]) for place in places]
+                    found += [_Source(lanes.open(lane), place, rows[place]) for place in places]
         return [source for source in found if source.count]
 
     async def _read(self, source: _Source, begin: int, end: int) -> AsyncIterator[Job]:

@@ -40,6 +40,7 @@ class Connected:
     keys: QueueKeys
     caller: Caller
     clock: ServerClock
+    partitions = None
 
     async def now(self, timeout: float | None = None) -> int:
         """Reads the server's time in ms."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from oxcart.broker.cancellations import CancelRequest
 from oxcart.broker.connection import Reconnect
@@ -31,7 +31,7 @@ class Cancellations:
     """The cancellation requests of one worker.
 
     Args:
-        brokers: The worker's queues.
+        brokers: The worker's queues, by their numbers.
         held: Returns the running jobs of a queue and its lanes, by id.
         stop: Receives a cancelled job, the reason, and whether the job has ended by force.
         reconnect: Pauses between attempts to reach a lost server.
@@ -39,7 +39,7 @@ class Cancellations:
 
     def __init__(
         self,
-        brokers: Sequence[ServedBroker],
+        brokers: Mapping[int, ServedBroker],
         *,
         held: Callable[[int], dict[str, RunningJob]],
         stop: Callable[[RunningJob, str, bool], None],
@@ -51,9 +51,10 @@ class Cancellations:
         self._looks: set[asyncio.Task[None]] = set()
         #: Set when a job starts; cleared when no job runs.
         self.needed = asyncio.Event()
+        numbers = list(brokers)
         self._listeners = [
-            _Listener({index: brokers[index] for index in indexes}, self, reconnect)
-            for indexes in by_slot(brokers)
+            _Listener({numbers[at]: brokers[numbers[at]] for at in places}, self, reconnect)
+            for places in by_slot(list(brokers.values()))
         ]
 
     async def run(self) -> None:
@@ -72,7 +73,7 @@ class Cancellations:
             await self.needed.wait()
             await asyncio.sleep(PATIENCE)
             await listener.run()
-            if not self.is_busy(range(len(self._brokers))):
+            if not self.is_busy(self._brokers):
                 self.needed.clear()
 
     def is_busy(self, indexes: Iterable[int]) -> bool:
@@ -92,6 +93,10 @@ class Cancellations:
             extra=job.log_fields(),
         )
         self._stop(job, request.reason, request.force)
+
+    def serves(self, index: int) -> bool:
+        """Whether it listens for requests of a queue."""
+        return index in self._brokers
 
     def look_soon(self, index: int, job: RunningJob) -> None:
         """Stops a job that lost its lease because a client cancelled it by force."""

@@ -15,7 +15,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 from oxcart.broker.port import LARGE_OUTCOME, Ask, Claimed, Code, Lease, Outcome, ServedBroker
 from oxcart.engine.running import RunningJob
@@ -210,6 +210,13 @@ class Claims:
         if station not in self._stations:
             self._stations.append(station)
         station.wake()
+        self._pump_soon()
+
+    def take_in(self, stations: Sequence[Station]) -> None:
+        """Starts claiming from further queues."""
+        self._stations += stations
+        for station in stations:
+            station.wake()
         self._pump_soon()
 
     def retire(self, station: Station) -> None:

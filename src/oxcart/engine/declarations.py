@@ -16,6 +16,7 @@ from oxcart.broker.port import ServedBroker
 from oxcart.broker.port.parts import Schedules
 from oxcart.engine.handler import Handler, Handlers
 from oxcart.engine.looper import Looper
+from oxcart.engine.partitions import Fleet, Partition
 from oxcart.engine.source import Source
 from oxcart.model.errors import BrokerError, OxcartError
 from oxcart.model.schedule import Schedule, Scheduler
@@ -109,10 +110,13 @@ def _rule(schedule: Schedule) -> tuple[int | None, str | None, str | None]:
     return schedule.every, schedule.cron, schedule.tz
 
 
-def declarations_of(queues: Sequence[Source], brokers: Sequence[ServedBroker]) -> list[Declarations]:
-    """Returns the declarations of a worker: one per queue that has handlers."""
+def declarations_of(
+    queues: Sequence[Source], brokers: Sequence[ServedBroker], fleet: Fleet
+) -> list[Declarations]:
+    """Returns the declarations of a worker: one per queue with handlers, however many partitions it has."""
+    pairs = [*zip(queues, brokers, strict=True), *fleet.whole]
     return [
         Declarations(broker, queue.handlers)
-        for queue, broker in zip(queues, brokers, strict=True)
-        if queue.handlers
+        for queue, broker in pairs
+        if queue.handlers and not isinstance(queue, Partition)
     ]

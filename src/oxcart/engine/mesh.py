@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from oxcart.broker.port import Outage, ServedBroker
 from oxcart.broker.workers import Wakes
@@ -55,8 +56,8 @@ class Mesh:
         self._claims = claims
         self._leases = leases
         self._clock = clock
-        self._registrations = Registrations(
-            [one.broker for one in stations],
+        self._register = partial(
+            Registrations,
             worker_id=worker_id,
             name=name,
             concurrency=concurrency,
@@ -64,6 +65,8 @@ class Mesh:
             is_routed=lambda: self._abilities is not None,
             wakes=self._wakes,
         )
+        self._registrations = self._register([one.broker for one in stations])
+        self._further: list[Registrations] = []  # of queues that were taken in later
         self._serve()
         roots = [one for one in stations if one.broker.lanes is not None and one.broker.lane is None]
         if abilities is None:
@@ -94,6 +97,15 @@ class Mesh:
         """Returns the loops of the registration and of the lanes."""
         return [*self._registrations.loops, *self._lanes.values()]
 
+    def take_in(self, stations: Sequence[Station]) -> list[Looper]:
+        """Takes further queues without lanes in, each at the next number; returns their loops."""
+        self._stations += stations
+        for station in stations:
+            station.broker.serve(self._can())
+        registrations = self._register([one.broker for one in stations])
+        self._further.append(registrations)
+        return [*registrations.loops]
+
     @property
     def may_change(self) -> bool:
         """Whether a worker that started without abilities may get some: it serves a namespace."""
@@ -105,7 +117,7 @@ class Mesh:
 
     async def leave(self) -> None:
         """Removes the worker from the registries."""
-        await self._registrations.leave()
+        await asyncio.gather(*(one.leave() for one in (self._registrations, *self._further)))
 
     def change(self, abilities: Abilities) -> None:
         """Changes the worker's abilities."""
@@ -113,7 +125,8 @@ class Mesh:
         self._serve()
         for lanes in self._lanes.values():
             lanes.reconsider()
-        self._registrations.soon()
+        for one in (self._registrations, *self._further):
+            one.soon()
 
     def beside(self, indexes: Sequence[int]) -> Mapping[bytes, Taker]:
         """Returns the keys to wait for beside the markers of some queues, if a slot is free."""

@@ -42,6 +42,10 @@ class Source(Protocol):
     def tracing(self) -> Tracing | None:
         """Makes spans of what happens to its jobs; None for none."""
 
+    @property
+    def partitions(self) -> int | None:
+        """How many partitions a new queue gets; None for a queue without, and for a partition."""
+
     def station_facts(self) -> dict[str, Any]:
         """Returns the facts by which the renewer process finds the queue; empty if only this process can."""
 

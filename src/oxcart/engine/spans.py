@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from oxcart.broker.port import Outcome
 from oxcart.engine.claims import Station
@@ -19,13 +19,13 @@ class WorkerSpans:
         queues: The queues; those without tracing have no spans.
     """
 
-    def __init__(self, queues: Sequence[Source]) -> None:
+    def __init__(self, queues: Mapping[int, Source]) -> None:
         self._queues = queues
 
     @classmethod
-    def of(cls, queues: Sequence[Source]) -> WorkerSpans | None:
+    def of(cls, queues: Mapping[int, Source]) -> WorkerSpans | None:
         """Returns the spans of a worker; None if none of its queues has tracing."""
-        return cls(queues) if any(queue.tracing is not None for queue in queues) else None
+        return cls(queues) if any(queue.tracing is not None for queue in queues.values()) else None
 
     def claimed(self, station: Station, jobs: Sequence[RunningJob], began: float) -> None:
         """A call that began then (`time.perf_counter`) claimed jobs."""

@@ -34,6 +34,7 @@ from oxcart.engine.leases import Leases, log_failed_renewal
 from oxcart.engine.maintenance import maintenance_of
 from oxcart.engine.mesh import Mesh
 from oxcart.engine.observer import Observer, careful, layers_of
+from oxcart.engine.partitions import Fleet, LayoutWatch
 from oxcart.engine.processes import HandlerProcesses
 from oxcart.engine.recovery import StalledCheck, observed_check, outage_of
 from oxcart.engine.running import RunningJob, current_worker
@@ -142,7 +143,9 @@ class Worker:
         self._abilities = read_abilities(abilities, self.name)
         self._is_routed = abilities is not None
         waiting = [to.queue._core for source in sources if (to := source.webhook_queue) is not None]
+        #: The queues as they were passed, and those of webhooks; while it runs, with the partitions of each.
         self.queues: tuple[Source, ...] = (*sources, *waiting)
+        self._given = self.queues
         self.concurrency = concurrency
         self._lock_ms, self._renew_every = read_lease(lock_duration, renew_every)
         self._outage = outage_of(self._lock_ms, self._renew_every)
@@ -155,7 +158,7 @@ class Worker:
         self._recover, self._schedules = recover, schedules
         self._observer = careful(observer)
         self._clock = clock or monotonic_ms
-        self._spans = WorkerSpans.of(self.queues)
+        self._spans: WorkerSpans | None = None
         self._middleware = (*layers_of(observer), *middleware)
         self._verdict = Verdict(
             clock=clock,
@@ -286,6 +289,10 @@ class Worker:
             await task
 
     async def _run(self) -> None:
+        self._fleet = Fleet(self._given, self._reconnect)
+        self.queues = tuple(await self._fleet.expand())
+        self._sources = dict(enumerate(self.queues))
+        self._spans = WorkerSpans.of(self._sources)
         brokers = [queue.open_broker(self._reconnect) for queue in self.queues]
         self._stations = [Station(index, broker) for index, broker in enumerate(brokers)]
         self._executor = Executor(
@@ -349,10 +356,8 @@ class Worker:
             outage=self._outage if self._recover else None,
         )
         await self._mesh.begin(self._stopping)
-        self._waiters = [self._make_waiter(brokers, indexes) for indexes in by_slot(brokers)]
-        self._cancellations = Cancellations(
-            brokers, held=self._mesh.held, stop=self._executor.cancel, reconnect=self._reconnect
-        )
+        self._waiters = self._make_waiters(self._stations)
+        self._cancellations = [self._make_cancellations(self._stations)]
         self._outbox = Outbox(
             {
                 index: (broker, to)
@@ -362,13 +367,15 @@ class Worker:
         )
         self._leases.start()
         loops = [asyncio.create_task(waiter.run(), name="oxcart-waiter") for waiter in self._waiters]
-        loops.append(asyncio.create_task(self._cancellations.run(), name="oxcart-cancellations"))
+        loops.append(asyncio.create_task(self._cancellations[0].run(), name="oxcart-cancellations"))
         self._leaderships = leaderships_of(brokers, self.name)
         loopers = [*self._outbox.sweeps(), *self._leaderships, *self._mesh.loops()]
         loopers += maintenance_of(
             brokers, self._stalled_check if self._recover else None, self._outage, self._reconnect, self.id
         )
-        loopers += declarations_of(self.queues, brokers) if self._schedules else []
+        loopers += declarations_of(self.queues, brokers, self._fleet) if self._schedules else []
+        if self._fleet.whole:
+            loopers.append(LayoutWatch(self._fleet, lambda further: self._take_in(further, loops, brokers)))
         loops += [asyncio.create_task(one.run(), name=f"oxcart-{one.name}") for one in loopers]
         for loop_task in loops:
             loop_task.add_done_callback(self._loop_ended)
@@ -392,25 +399,74 @@ class Worker:
         """Returns whether this worker has jobs or outcomes; a call in flight carries outcomes, or claims."""
         return self._load() > 0 or any(one.calls or one.outcomes for one in self._mesh.stations)
 
-    def _make_waiter(self, brokers: list[ServedBroker], indexes: list[int]) -> Waiter:
+    def _take_in(
+        self, further: list[Source], loops: list[asyncio.Task[None]], brokers: list[ServedBroker]
+    ) -> None:
+        """Consumes further partitions while the worker runs."""
+        new = [queue.open_broker(self._reconnect) for queue in further]
+        stations: list[Station] = []
+        for queue, broker in zip(further, new, strict=True):
+            station = Station(self._leases.add_station(queue.station_facts()), broker)
+            self._sources[station.index] = queue
+            stations.append(station)
+            broker.attach(
+                holding=self._is_holding,
+                on_script=None if self._observer is None else self._observer.scripted,
+                on_reconnect=None if self._observer is None else self._observer.reconnecting,
+            )
+        brokers += new
+        self.queues += tuple(further)
+        loopers = self._mesh.take_in(stations)
+        for station in stations:
+            if (to := self._sources[station.index].webhook_queue) is not None:
+                loopers += self._outbox.take_in(station.index, station.broker, to)
+        check = self._stalled_check if self._recover else None
+        loopers += maintenance_of(new, check, self._outage, self._reconnect, self.id)
+        waiters, cancellations = self._make_waiters(stations), self._make_cancellations(stations)
+        self._waiters += waiters
+        self._cancellations.append(cancellations)
+        named = [("oxcart-waiter", one.run()) for one in waiters]
+        named += [("oxcart-cancellations", cancellations.run())]
+        named += [(f"oxcart-{one.name}", one.run()) for one in loopers]
+        for name, work in named:
+            task = asyncio.create_task(work, name=name)
+            task.add_done_callback(self._loop_ended)
+            loops.append(task)
+        self._claims.take_in(stations)
+
+    def _make_cancellations(self, stations: Sequence[Station]) -> Cancellations:
+        brokers = {station.index: station.broker for station in stations}
+        stop, reconnect = self._executor.cancel, self._reconnect
+        return Cancellations(brokers, held=self._mesh.held, stop=stop, reconnect=reconnect)
+
+    def _make_waiters(self, stations: Sequence[Station]) -> list[Waiter]:
+        groups = by_slot([station.broker for station in stations])
+        return [self._make_waiter([stations[at] for at in places]) for places in groups]
+
+    def _make_waiter(self, stations: list[Station]) -> Waiter:
+        indexes = [station.index for station in stations]
+
         def wanted() -> tuple[list[int], int | None]:
             if not self._claims.has_room:
                 return [], None
             now = self._clock()
             idle = [
                 place
-                for place, index in enumerate(indexes)
-                if not self._stations[index].ready and self._stations[index].until_ms <= now
+                for place in range(len(stations))
+                if not stations[place].ready and stations[place].until_ms <= now
             ]
-            dues = [due for place in idle if (due := self._stations[indexes[place]].due_ms)]
+            dues = [due for place in idle if (due := stations[place].due_ms)]
             dues += self._mesh.dues(indexes)
             return idle, min(dues, default=None)
 
         def wake(place: int | None) -> None:
-            self._claims.wake(None if place is None else indexes[place])
+            if place is None:
+                self._claims.wake(None)
+            else:
+                self._claims.wake_station(stations[place])
 
         return Waiter(
-            [brokers[index] for index in indexes],
+            [station.broker for station in stations],
             self.name,
             wanted=wanted,
             wake=wake,
@@ -427,7 +483,7 @@ class Worker:
     def _arrived(self, station: Station, claimed: Claimed, began: float) -> None:
         if (url := station.broker.known_url) is not None:  # by now it may name more nodes than at the start
             self._leases.find_at(station.root.index, url)
-        handlers = self.queues[station.root.index].handlers
+        handlers = self._sources[station.root.index].handlers
         jobs, timeouts, runs = [], [], []
         for claim in claimed.jobs:
             job = RunningJob(station.broker, claim, self.id, self._state)
@@ -453,7 +509,8 @@ class Worker:
             self._spans.claimed(station, jobs, began)
         # Before any handler runs: a handler may block this process forever.
         self._leases.hold(station.index, jobs, timeouts)
-        self._cancellations.needed.set()
+        for cancellations in self._cancellations:
+            cancellations.needed.set()
         if runs:
             self._runs.take(station, runs)
             jobs = [job for job in jobs if job not in runs]
@@ -527,7 +584,10 @@ class Worker:
                 extra=job.log_fields(),
             )
             job.cancel(LEASE_LOST)
-            self._cancellations.look_soon(self._mesh.stations[station].root.index, job)
+            root = self._mesh.stations[station].root.index
+            for one in self._cancellations:
+                if one.serves(root):
+                    one.look_soon(root, job)
         if self._observer is not None:
             self._observer.renewal_failed(self._base_of(station), 1)
 
@@ -595,6 +655,7 @@ class Worker:
         await self._executor.close()
         await self._leases.close()
         await asyncio.gather(*(broker.close() for broker in brokers))
+        await self._fleet.close()
         if self._observer is not None:
             self._observer.workers(-1)
         log.info("worker %s ended after %d jobs", self.name, self.processed)

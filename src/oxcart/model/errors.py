@@ -275,6 +275,24 @@ class QueueBusy(OxcartError):
         return f"workers run {running} of queue {self.queue}; stop them first, or remove it by force"
 
 
+class PartitionNotEmpty(OxcartError):
+    """Partitions that should be given up still have jobs or schedules.
+
+    Attributes:
+        queue: The queue's name.
+        left: How many jobs and schedules, by the number of each partition.
+    """
+
+    def __init__(self, queue: str, left: dict[int, int]) -> None:
+        super().__init__(queue, left)
+        self.queue = queue
+        self.left = left
+
+    def __str__(self) -> str:
+        several = ", ".join(f"{self.queue}#{number}: {many}" for number, many in self.left.items())
+        return f"partitions still have jobs or schedules ({several}); let them end and clean them first"
+
+
 #: The error of every refusal, and its own words where the class's do not fit.
 _REFUSALS: dict[int, tuple[type[JobError], str | None]] = {
     ReplyCode.JOB_NOT_FOUND: (JobNotFound, None),

@@ -60,6 +60,15 @@ def check_limit_key(value: Any, field: str = "limit_key") -> str:
     return _printable(value, field, MAX_LIMIT_KEY)
 
 
+def check_partition_key(value: Any, field: str = "partition_key") -> str:
+    """Returns the key that decides about a job's partition if it is valid.
+
+    Raises:
+        ValidationError: It is empty, too long, or not printable.
+    """
+    return _printable(value, field, MAX_LIMIT_KEY)
+
+
 def check_url(value: Any, field: str = "callback_url") -> str:
     """Returns a callback URL if its form is valid. The sender checks the host's address.
 

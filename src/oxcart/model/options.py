@@ -13,7 +13,13 @@ from oxcart.model.backoff import DEFAULT_BACKOFF, Backoff
 from oxcart.model.deduplication import Deduplication
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import ValidationError
-from oxcart.model.metadata import check_correlation_id, check_limit_key, check_tags, check_url
+from oxcart.model.metadata import (
+    check_correlation_id,
+    check_limit_key,
+    check_partition_key,
+    check_tags,
+    check_url,
+)
 from oxcart.model.names import check_job_id
 from oxcart.model.payload import MAX_SIZE_LIMIT
 from oxcart.model.rate import RateLimit
@@ -63,6 +69,7 @@ class OptionKwargs(TypedDict, total=False):
     lifetime: Duration | None
     lifo: bool
     limit_key: str | None
+    partition_key: str | None
     priority: int | str
     rate_limit: RateLimit | Mapping[str, int] | None
     remove_on_complete: RetentionLike
@@ -126,6 +133,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
         keep_logs: BullMQ only: how many log lines are kept; None is 1000.
         lifetime: BullMQ only: how long after its creation the job must have ended, in milliseconds.
         limit_key: BullMQ only: key whose limits apply, for example a tenant id.
+        partition_key: Jobs of one key share a partition of a partitioned queue, and keep their order there.
+            Without effect on a queue without partitions. It is not stored.
 
         rate_limit: Bridge only: how many jobs of its type may run, at once and per minute.
         reroute_on: Bridge only: names of errors after which another worker tries it.
@@ -156,6 +165,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
     idempotency_window: int = DEFAULT_IDEMPOTENCY_WINDOW
     lifetime: int | None = None
     limit_key: str | None = None
+    partition_key: str | None = None
     retry_system: bool = True
     retry_timeout: bool = True
     target: Target | None = None
@@ -174,6 +184,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
             and self.idempotency_key is None
             and self.group is None
             and self.limit_key is None
+            and self.partition_key is None
             and self.tags is None
             and self.trace_context is None
             and not self.after
@@ -358,6 +369,7 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "lifetime": _optional(_positive),
     "lifo": _flag,
     "limit_key": _optional(check_limit_key),
+    "partition_key": _optional(check_partition_key),
     "priority": _priority,
     "rate_limit": RateLimit.parse,
     "remove_on_complete": Retention.parse,

@@ -3,7 +3,7 @@
 
 Existing jobs, and every other noun, are a part of it: ``queue.jobs``, ``.dead_letters``,
 ``.deduplication``, ``.events``, ``.flows``, ``.groups``, ``.lanes``, ``.limits``, ``.namespace``,
-``.schedules`` and ``.workers`` (docs/decisions/72-the-face.md).
+``.partitions``, ``.schedules`` and ``.workers`` (docs/decisions/72-the-face.md).
 
 ``Queue("emails")`` costs nothing: it connects when first used, once per event loop, and again in a forked
 child. Adds of one turn of the loop share a call.
@@ -11,7 +11,7 @@ child. Adds of one turn of the loop share a call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, Literal, Unpack, overload
 
@@ -40,6 +40,7 @@ from oxcart.sync._handle import JobHandle
 from oxcart.sync._jobs import Jobs
 from oxcart.sync._lanes import Lanes
 from oxcart.sync._limits import Limits
+from oxcart.sync._partitions import Partitions
 from oxcart.sync._schedules import Schedules
 from oxcart.sync._task import BatchMaker, SparkTaskMaker, Task, TaskMaker
 from oxcart.sync._workers import Namespace, Workers
@@ -70,6 +71,8 @@ class Queue(_portal.QueueTwin):
         keep_events: About how many events the queue keeps, 10 000 unless a peer set another number. Each job
             writes three or more. Readers that are further behind miss events.
         tracing: Makes spans of adds and attempts: ``oxcart.observe.tracing.Tracing()``.
+        partitions: How many partitions a new queue gets, over the slots of a cluster or over the servers of a
+            list as ``url``. A queue that exists keeps the number of its layout (docs/partitions.md).
         **defaults: Options of jobs that do not set their own.
     """
 
@@ -79,7 +82,7 @@ class Queue(_portal.QueueTwin):
         self,
         name: str,
         *,
-        url: str | None = None,
+        url: str | Sequence[str] | None = None,
         prefix: str | None = None,
         protocol: ProtocolName = "bullmq",
         namespace: str | None = None,
@@ -94,6 +97,7 @@ class Queue(_portal.QueueTwin):
         webhooks: Webhooks | None = None,
         tracing: Tracing | None = None,
         keep_events: int | None = None,
+        partitions: int | None = None,
         **defaults: Unpack[OptionKwargs],
     ) -> None:
         self._stand_for(
@@ -114,6 +118,7 @@ class Queue(_portal.QueueTwin):
                 webhooks=webhooks,
                 tracing=tracing,
                 keep_events=keep_events,
+                partitions=partitions,
                 **defaults,
             )
         )
@@ -360,6 +365,11 @@ class Queue(_portal.QueueTwin):
     def namespace(self) -> Namespace:
         """The Bridge namespace of the queue: its statistics."""
         return Namespace._of(self.asynchronous.namespace)
+
+    @property
+    def partitions(self) -> Partitions:
+        """The partitions of a partitioned queue: their layout, their jobs, another number of them."""
+        return Partitions._of(self.asynchronous.partitions)
 
     @property
     def schedules(self) -> Schedules:

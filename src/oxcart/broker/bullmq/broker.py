@@ -35,6 +35,7 @@ from oxcart.broker.caller import Caller, script_error
 from oxcart.broker.capabilities import BULLMQ
 from oxcart.broker.clock import ServerClock, monotonic_ms, time_left
 from oxcart.broker.connection import Reconnect, Server
+from oxcart.broker.ids import new_id
 from oxcart.broker.keyring import KeyRing
 from oxcart.broker.port import (
     LIFETIME_OVER,
@@ -154,6 +155,8 @@ class BullMQBroker(Connected):
         self.next_expiry = 0
         #: Bounds of the queue that make no sense and were logged.
         self._odd_bounds: set[bytes] = set()
+        #: Makes the ids of jobs without one; those of a partition name it.
+        self.make_id: Callable[[], str] = new_id
         self._claims = 0
         self._new_token = new_token or self._next_token
         #: The base queue of a lane, and the lane's name within it; itself and None if it is no lane.
@@ -204,7 +207,9 @@ class BullMQBroker(Connected):
 
     def encode(self, name: str, data: Any, options: JobOptions) -> codec.Encoded:
         """Checks and encodes a job for ``add``."""
-        return codec.encode_job(name, data, options, self.clock.argument, sealer=self.sealer)
+        return codec.encode_job(
+            name, data, options, self.clock.argument, sealer=self.sealer, make_id=self.make_id
+        )
 
     async def add_each(
         self,

@@ -10,7 +10,7 @@ removes them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -241,6 +241,7 @@ def encode_job(
     keyed: bool = False,
     counted: bool = False,
     sealer: Sealer | None = None,
+    make_id: Callable[[], str] = new_id,
 ) -> Encoded:
     """Checks and encodes a job.
 
@@ -255,6 +256,7 @@ def encode_job(
         counted: Whether a job without an id gets the next number of the queue, as peers do. Such an id
             is known only after the add.
         sealer: Seals the payload for this job.
+        make_id: Makes the id of a job without one.
 
     Raises:
         ValidationError: Name or data cannot be stored.
@@ -274,7 +276,7 @@ def encode_job(
         opts, extras = encode_options(options)
     job_id = options.job_id
     if job_id is None:
-        job_id = "" if counted else new_id()
+        job_id = "" if counted else make_id()
     if sealer is not None:
         body = sealer.seal("payload", job_id, body)
     if parent is not None or waits or options.deduplication is not None:

@@ -205,6 +205,7 @@ async def _add(
             parent=link,
             waits=bool(tree.children),
             sealer=tree.sealer,
+            make_id=broker.make_id,
         )
         ids.append(job_id)
         args.append(numbers[tree.prefix, tree.queue])

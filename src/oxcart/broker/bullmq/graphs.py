@@ -45,7 +45,14 @@ class QueueGraphs(QueuePart, Graphs):
         for number in order:
             node = nodes[number]
             ids[number], job = codec.encode_job(
-                node.name, node.data, node.options, now, waits=True, keyed=True, sealer=node.sealer
+                node.name,
+                node.data,
+                node.options,
+                now,
+                waits=True,
+                keyed=True,
+                sealer=node.sealer,
+                make_id=broker.make_id,
             )
             jobs += [queues.number(node.prefix, node.queue), *job]
             weight += len(job[2]) + len(job[3])  # type: ignore[arg-type]

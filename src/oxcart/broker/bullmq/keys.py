@@ -328,6 +328,10 @@ class Keys:
         """Sorted set: the lanes that a worker is woken for (ours alone)."""
         return self.key(f"ox:wake:{worker_id}")
 
+    def layout(self) -> str:
+        """Hash: the versions of the layout of a partitioned queue, in each partition (ours alone)."""
+        return self.key("ox:partitions")
+
     def client_name(self, suffix: str = "") -> str:
         """The connection name by which Node's ``getWorkers`` finds a worker of this queue."""
         encoded = base64.b64encode(self._named().encode()).decode()

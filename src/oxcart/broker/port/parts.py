@@ -34,6 +34,7 @@ from oxcart.model.errors import OxcartError
 from oxcart.model.filter import JobFilter
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
+from oxcart.model.partitions import Layout
 from oxcart.model.schedule import Missed, Overlap, Schedule, Scheduler
 from oxcart.model.target import Abilities
 
@@ -413,6 +414,48 @@ class Lanes(Protocol):
         """Makes one step through the server's keys; returns the next cursor (``0`` at the end) and lanes."""
 
 
+class Partitions(Protocol):
+    """The partitions of a queue, each of which is a queue of its own.
+
+    Attributes:
+        placed: The partitions of jobs whose id does not lead there, until they are added.
+    """
+
+    placed: dict[str, int]
+
+    @property
+    def layout(self) -> Layout:
+        """The newest version of the layout that this client knows."""
+
+    async def ready(self) -> None:
+        """Learns the layout before the first use, and again when the copy is old."""
+
+    async def refresh(self) -> Layout:
+        """Reads the newest version of the layout."""
+
+    def broker(self, number: int) -> ServedBroker:
+        """Returns the broker of a partition."""
+
+    def began(self, number: int, jobs: int) -> None:
+        """Counts jobs whose add to a partition is under way, or with a negative number no longer."""
+
+    def brokers(self) -> Sequence[ServedBroker]:
+        """Returns the brokers of all partitions that may have jobs."""
+
+    async def find(self, job_ids: Iterable[str]) -> Mapping[str, ServedBroker]:
+        """Returns the partitions that have some jobs; for a job that none has, where it would be."""
+
+    async def resize(self, size: int) -> Layout:
+        """Lets new jobs go to another number of partitions; returns the new layout."""
+
+    async def retire(self, *, least_age_ms: int = 0) -> Layout:
+        """Gives up the partitions that get no new jobs and are empty; returns the layout.
+
+        Args:
+            least_age_ms: Change nothing if the layout changed within so many ms.
+        """
+
+
 class Logs(Protocol):
     """The logs of jobs."""
 
@@ -569,6 +612,11 @@ class Parts(Protocol):
     @property
     def namespace(self) -> Namespace | None:
         """The namespace that the queue shares with others."""
+        return None
+
+    @property
+    def partitions(self) -> Partitions | None:
+        """The partitions; None for a queue without."""
         return None
 
     @property

@@ -62,6 +62,13 @@ class Outbox:
         self._enqueuing.add(task)
         task.add_done_callback(self._enqueued)
 
+    def take_in(self, index: int, broker: ServedBroker, to: WebhookQueue) -> list[Looper]:
+        """Serves a further queue; returns the loop that sweeps it."""
+        if broker.webhooks is None:
+            return []
+        self._queues[index] = (broker, broker.webhooks, to)
+        return [Sweep(self, index, broker.queue)]
+
     def sweeps(self) -> list[Looper]:
         """Returns the loops that sweep the queues."""
         return [Sweep(self, index, broker.queue) for index, (broker, _, _) in self._queues.items()]

@@ -1,0 +1,157 @@
+"""The events of all partitions as one stream, by their time.
+
+A position names the last event of every partition: ``<ms>-<n>@<id of partition 0>,<id of 1>,…``. The text
+before the ``@`` is the id of the last event itself. Servers have clocks of their own, and no event waits for
+those of another partition: between partitions, events that are closer than a read come as they arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from oxcart.broker.events import PAGE
+from oxcart.broker.partitioned.merging import merge
+from oxcart.broker.partitioned.spread import Spread
+from oxcart.broker.port.streams import Entry, EventStream
+from oxcart.model.errors import ValidationError
+
+#: Seconds that a partition may take to answer before its events are left for later.
+PATIENCE = 5.0
+#: Seconds of one block of a partition's read; its end shows further partitions.
+BLOCK = 10.0
+
+
+def _number(entry_id: str) -> tuple[int, int]:
+    ms, _, count = entry_id.partition("-")
+    return int(ms), int(count or 0)
+
+
+class MergedEvents(EventStream):
+    """The events of a partitioned queue."""
+
+    def __init__(self, spread: Spread) -> None:
+        self._spread = spread
+        self._streams: dict[int, EventStream] = {}
+        self._reads: dict[int, asyncio.Task[list[Entry]]] = {}
+        self._waiting: dict[int, list[Entry]] = {}  # events that were read and not returned yet
+        self._positions: list[str] = []
+        self._last = ""
+
+    async def last_id(self) -> str:
+        """Returns the position behind the newest event of each partition."""
+        await self._spread.ready()
+
+        async def newest(number: int) -> str:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    return await self._stream(number).last_id()
+            return f"{self._spread.broker(number).clock()}-0"  # its server is away
+
+        found = await asyncio.gather(*map(newest, range(self._spread.layout.served)))
+        return _position(max(found, key=_number), found)
+
+    async def read(self, since: str, block: float) -> list[Entry]:
+        """Returns the events after a position, by their time; waits for one for so many seconds."""
+        await self._spread.ready()
+        if since != self._last:
+            await self._seek(since)
+        count = self._spread.layout.served
+        self._positions += ["0-0"] * (count - len(self._positions))  # new partitions: from the beginning
+        for number in range(count):
+            if number not in self._reads and not self._waiting.get(number):
+                read = self._stream(number).read(self._positions[number], BLOCK)
+                self._reads[number] = asyncio.create_task(read, name="oxcart-events")
+        if not any(self._waiting.values()):
+            await asyncio.wait(self._reads.values(), timeout=block, return_when=asyncio.FIRST_COMPLETED)
+        self._collect()
+        if any(self._waiting.values()) and len(self._waiting) < count and self._history():
+            # A partition with a full page may have older events than the others: let all of them answer.
+            await asyncio.wait(self._reads.values(), timeout=min(block, 0.05))
+            self._collect()
+        return self._take()
+
+    def _history(self) -> bool:
+        return any(len(entries) >= PAGE for entries in self._waiting.values())
+
+    def _collect(self) -> None:
+        for number, task in [*self._reads.items()]:
+            if task.done():
+                del self._reads[number]
+                if entries := task.result():
+                    self._waiting[number] = entries
+
+    def _take(self) -> list[Entry]:
+        full = [entries[-1][0] for entries in self._waiting.values() if len(entries) >= PAGE]
+        bound = min(map(_number, full), default=None)
+        found: list[tuple[int, Entry]] = []
+        for number, entries in [*self._waiting.items()]:
+            ready = [one for one in entries if bound is None or _number(one[0]) <= bound]
+            found += [(number, one) for one in ready]
+            if len(ready) == len(entries):
+                del self._waiting[number]
+            else:
+                self._waiting[number] = entries[len(ready) :]
+        found.sort(key=lambda one: _number(one[1][0]))
+        taken: list[Entry] = []
+        for number, (entry_id, fields) in found:
+            self._positions[number] = entry_id
+            self._last = _position(entry_id, self._positions)
+            taken.append((self._last, fields))
+        return taken
+
+    async def _seek(self, since: str) -> None:
+        await self._stop()
+        self._waiting.clear()
+        entry_id, at, rest = since.partition("@")
+        try:
+            _number(entry_id)
+            positions = rest.split(",") if at else [entry_id]
+            for one in positions:
+                _number(one)
+        except ValueError:
+            raise ValidationError("since", "'$', '0' or the position of an event", since) from None
+        count = self._spread.layout.served
+        self._positions = positions if at else [entry_id if "-" in entry_id else f"{entry_id}-0"] * count
+        self._last = since
+
+    async def backwards(self) -> AsyncIterator[Entry]:
+        """Yields the events that are still there, newest first."""
+        await self._spread.ready()
+        rows = [self._stream(number).backwards() for number in range(self._spread.layout.served)]
+
+        def order(entry: Entry) -> tuple[int, int]:
+            ms, count = _number(entry[0])
+            return -ms, -count
+
+        async for entry in merge(rows, order):
+            yield entry
+
+    def _stream(self, number: int) -> EventStream:
+        found = self._streams.get(number)
+        if found is None:
+            found = self._streams[number] = self._spread.broker(number).open_events()
+        return found
+
+    async def _stop(self) -> None:
+        reads, self._reads = [*self._reads.values()], {}
+        for task in reads:
+            task.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+        if reads:  # a cancelled read leaves its connection with an answer under way
+            for stream in self._streams.values():
+                await stream.close()
+
+    async def close(self) -> None:
+        """Ends reads in flight, and closes the connections."""
+        reads, self._reads = [*self._reads.values()], {}
+        for stream in self._streams.values():
+            await stream.close()
+        for task in reads:
+            task.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+
+
+def _position(entry_id: str, positions: list[str]) -> str:
+    return f"{entry_id}@{','.join(positions)}"

@@ -1,0 +1,76 @@
+"""The schedules of a partitioned queue: each is in one partition, which fires it once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from oxcart.broker.partitioned.bulk import SpreadPart
+from oxcart.broker.port import ClaimedJob
+from oxcart.broker.port.parts import ScheduleLeader, Schedules
+from oxcart.model.errors import OxcartError
+from oxcart.model.options import JobOptions
+from oxcart.model.partitions import partition_of
+from oxcart.model.schedule import Missed, Overlap, Schedule, Scheduler
+
+
+class SpreadSchedules(SpreadPart, Schedules):
+    """The schedules; the partition of one is that of its id."""
+
+    def bound_id(self, schedule_id: str) -> str:
+        return self._spread.broker(0).schedules.bound_id(schedule_id)
+
+    async def upsert(
+        self,
+        schedule_id: str,
+        schedule: Schedule,
+        name: str,
+        body: bytes,
+        options: JobOptions,
+        *,
+        missed: Missed | None = None,
+        overlap: Overlap | None = None,
+        declared_by: str | None = None,
+    ) -> str | None:
+        spread = self._spread
+        found = await spread.each(lambda one: one.schedules.get(schedule_id))
+        homes = [number for number, one in enumerate(found) if one is not None]
+        size = spread.layout.size
+        number = next((one for one in homes if one < size), partition_of(schedule_id, size))
+        for other in homes:
+            if other != number:  # a partition that gets no new jobs: the schedule moves
+                await spread.broker(other).schedules.remove(schedule_id)
+        return await spread.broker(number).schedules.upsert(
+            schedule_id,
+            schedule,
+            name,
+            body,
+            options,
+            missed=missed,
+            overlap=overlap,
+            declared_by=declared_by,
+        )
+
+    async def get(self, schedule_id: str) -> Scheduler | None:
+        found = await self._spread.each(lambda one: one.schedules.get(schedule_id))
+        return next((one for one in found if one is not None), None)
+
+    async def page(self, first: int, last: int, *, latest: bool = False) -> list[Scheduler]:
+        parts = await self._spread.each(lambda one: one.schedules.page(0, last, latest=latest))
+        merged = [one for part in parts for one in part]
+        merged.sort(key=lambda one: one.next_ms, reverse=latest)
+        return merged[first : last + 1]
+
+    async def count(self) -> int:
+        return sum(await self._spread.each(lambda one: one.schedules.count()))
+
+    async def remove(self, schedule_id: str) -> bool:
+        return any(await self._spread.each(lambda one: one.schedules.remove(schedule_id)))
+
+    def leader(self, worker: str) -> ScheduleLeader | None:
+        return None
+
+    async def advance(self, claims: Sequence[ClaimedJob]) -> list[str | OxcartError]:
+        holders = await self._spread.find([one.id for one in claims])
+        answers = await asyncio.gather(*(holders[one.id].schedules.advance([one]) for one in claims))
+        return [answer for (answer,) in answers]

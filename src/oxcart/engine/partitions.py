@@ -1,0 +1,157 @@
+"""The partitions of a queue as a worker consumes them: each is a queue of the worker."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from oxcart.broker.connection import Reconnect
+from oxcart.broker.port import ServedBroker
+from oxcart.broker.port.parts import Partitions
+from oxcart.engine.handler import Handlers
+from oxcart.engine.looper import Looper
+from oxcart.engine.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from oxcart.engine.tracing import Tracing
+    from oxcart.engine.webhooks.queue import WebhookQueue
+
+log = logging.getLogger("oxcart.worker")
+
+#: Ms after the last change of a layout before a worker gives up partitions that are empty.
+RETIRE_AFTER = 3_600_000
+#: Ticks between attempts to do so.
+RETIRE_EVERY = 100
+
+
+class Partition(Source):
+    """One partition of a queue.
+
+    Args:
+        queue: The queue.
+        spread: Its partitions, on connections of the worker.
+        number: The partition.
+    """
+
+    def __init__(self, queue: Source, spread: Partitions, number: int) -> None:
+        self._queue = queue
+        self._broker = spread.broker(number)
+        self.number = number
+
+    @property
+    def name(self) -> str:
+        """The partition's name."""
+        return self._broker.queue
+
+    @property
+    def handlers(self) -> Handlers:
+        """The handlers of the queue."""
+        return self._queue.handlers
+
+    @property
+    def tracing(self) -> Tracing | None:
+        """Makes spans of what happens to the queue's jobs."""
+        return self._queue.tracing
+
+    @property
+    def webhook_queue(self) -> WebhookQueue | None:
+        """The queue in which the webhooks of all partitions wait."""
+        return self._queue.webhook_queue
+
+    @property
+    def partitions(self) -> int | None:
+        """None: a partition has none."""
+        return None
+
+    def open_broker(self, reconnect: Reconnect | None = None) -> ServedBroker:
+        """Returns the partition's broker, which the worker shares with its other loops."""
+        return self._broker
+
+    def station_facts(self) -> dict[str, Any]:
+        """Returns the facts by which the renewer process finds the partition."""
+        facts = self._queue.station_facts()
+        location = self._broker.server.location
+        if location is not None:
+            facts["url"] = location.url
+        return facts | {"queue": self.name}
+
+
+class Fleet:
+    """The partitioned queues of one worker.
+
+    Args:
+        queues: The queues of the worker.
+        reconnect: Pauses and limit of attempts to reach a lost server.
+    """
+
+    def __init__(self, queues: Sequence[Source], reconnect: Reconnect) -> None:
+        self._queues = queues
+        #: The logical queues with partitions, each with a broker over all of them.
+        self.whole: list[tuple[Source, ServedBroker]] = [
+            (queue, queue.open_broker(reconnect)) for queue in queues if queue.partitions is not None
+        ]
+        self._taken: dict[Source, int] = {}
+
+    async def expand(self) -> list[Source]:
+        """Returns the queues to consume, with the partitions in the place of their queue."""
+        found: list[Source] = []
+        whole = dict(self.whole)
+        for queue in self._queues:
+            broker = whole.get(queue)
+            found += [queue] if broker is None else await self._further(queue, broker)
+        return found
+
+    async def _further(self, queue: Source, broker: ServedBroker) -> list[Source]:
+        spread = broker.partitions
+        assert spread is not None
+        await spread.refresh()
+        first, count = self._taken.get(queue, 0), spread.layout.served
+        self._taken[queue] = max(first, count)
+        return [Partition(queue, spread, number) for number in range(first, count)]
+
+    async def grown(self) -> list[Source]:
+        """Returns the partitions that a newer layout has and the worker does not consume yet."""
+        return [one for queue, broker in self.whole for one in await self._further(queue, broker)]
+
+    async def retire(self) -> None:
+        """Gives up partitions without new jobs that are empty, an hour after the last resize."""
+        for _, broker in self.whole:
+            spread = broker.partitions
+            assert spread is not None
+            if spread.layout.served > spread.layout.size:
+                await spread.retire(least_age_ms=RETIRE_AFTER)
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        for _, broker in self.whole:
+            await broker.close()
+
+
+class LayoutWatch(Looper):
+    """Learns of new layouts, and lets the worker take further partitions in.
+
+    Args:
+        fleet: The partitioned queues.
+        take: Lets the worker consume further queues.
+    """
+
+    name = "watch of partitions"
+    interval = 3.0
+
+    def __init__(self, fleet: Fleet, take: Callable[[list[Source]], None]) -> None:
+        super().__init__(", ".join(queue.name for queue, _ in fleet.whole))
+        self._fleet = fleet
+        self._take = take
+        self._ticks = 0
+
+    async def tick(self) -> None:
+        """Reads the layouts; now and then it gives up partitions that are not needed any more."""
+        if further := await self._fleet.grown():
+            log.info("takes partitions in: %s", ", ".join(one.name for one in further))
+            self._take(further)
+        self._ticks += 1
+        if self._ticks % RETIRE_EVERY == 0:
+            await self._fleet.retire()
