@@ -113,6 +113,7 @@ PARTS = {
     },
     "groups": {"cancel", "drain", "list", "pause", "resume", "set", "set_all", "settings", "usage"},
     "lanes": {"counts", "get"},
+    "partitions": {"counts", "layout", "names", "resize", "retire"},
     "limits": {
         "concurrency",
         "hold",

@@ -11,20 +11,20 @@ import pytest
 import oxcart
 from oxcart.broker.bridge.broker import BridgeBroker
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.capabilities import BRIDGE, BULLMQ, FEATURES, MEMORY, OPTIONS, Capabilities
+from oxcart.broker.capabilities import BRIDGE, BULLMQ, FEATURES, MEMORY, OPTIONS, PARTITIONED, Capabilities
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Broker
 from oxcart.model.errors import NotSupported
 from oxcart.model.options import JobOptions
 
-PROTOCOLS = [BULLMQ, BRIDGE, MEMORY]
+PROTOCOLS = [BULLMQ, BRIDGE, MEMORY, PARTITIONED]
 #: Features of peers that no user requests and that have no alternative.
 NOTHING_ELSE = {"wakes"}
 
 
 def test_every_feature_has_a_protocol() -> None:
     for feature in FEATURES:
-        assert BULLMQ.can(feature) or BRIDGE.can(feature), feature
+        assert any(table.can(feature) for table in PROTOCOLS), feature
 
 
 def test_options_name_features_and_options_of_jobs() -> None:

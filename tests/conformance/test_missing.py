@@ -65,6 +65,7 @@ ASKED: dict[str, Callable[[Queue], Awaitable[Any]]] = {
     "logs": lambda queue: queue.jobs.handle("x").logs(),
     "minute_counts": lambda queue: queue.jobs.metrics(),
     "missed_policy": lambda queue: queue.schedules.upsert("x", cron="0 0 * * *", missed="all"),
+    "partitions": lambda queue: queue.partitions.layout(),
     "queue_limits": lambda queue: queue.limits.set_concurrency(3),
     "rescue": lambda queue: queue.jobs.remove_orphans(dry_run=True),
     "resealing": _resealing,

@@ -82,6 +82,7 @@ _PART_MODULES = {
         "flow",
         "jobs",
         "lanes",
+        "partitions",
         "limits",
         "schedules",
         "workers",

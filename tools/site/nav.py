@@ -20,6 +20,7 @@ HOW_TO = (
     "flows.md",
     "schedules.md",
     "groups.md",
+    "partitions.md",
     "retention.md",
     "connections.md",
     "http.md",

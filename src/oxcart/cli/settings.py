@@ -71,6 +71,15 @@ class Settings:
         made._core.reconnect = self.reconnect
         return made
 
+    def partitioned(self, name: str, servers: list[str] | None) -> Queue:
+        """Returns a partitioned queue, on the server of the command or on several."""
+        from oxcart.queue import Queue
+
+        place: dict[str, Any] = {"server": self.server} if servers is None else {"url": servers}
+        made = Queue(name, prefix=self.prefix, partitions=1, **place)
+        made._core.reconnect = self.reconnect
+        return made
+
 
 def of(ctx: typer.Context) -> Settings:
     """Returns the settings of a running command."""

@@ -224,6 +224,10 @@ class Spread:
         except OxcartError as error:
             log.warning("queue %s: could not read its layout: %s", self.queue, error)
 
+    async def exists(self) -> bool:
+        """Returns whether a layout is stored; unlike ``refresh`` it makes none."""
+        return bool(await self._read(0))
+
     async def refresh(self) -> Layout:
         """Reads the newest version of the layout; the first client makes the first version."""
         known: dict[int, Layout] | None = None

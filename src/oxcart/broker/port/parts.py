@@ -430,6 +430,9 @@ class Partitions(Protocol):
     async def ready(self) -> None:
         """Learns the layout before the first use, and again when the copy is old."""
 
+    async def exists(self) -> bool:
+        """Returns whether a layout is stored; makes none."""
+
     async def refresh(self) -> Layout:
         """Reads the newest version of the layout."""
 

@@ -1,0 +1,211 @@
+"""Partitions over the masters of a cluster: random operations against a model, and a master that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from oxcart import Queue, Worker
+from oxcart.broker.port import Ask, ClaimedJob, Outcome, OutcomeKind
+from oxcart.model.errors import Unacknowledged
+from tests.cluster.conftest import Masters
+from tests.servers import ValkeyCluster
+from tests.signals import eventually
+
+#: Seconds within which work must resume, on a machine that may pause.
+LIMIT = 90.0
+#: The wire states that a model knows, and their names among the counts.
+STATES = ("waiting", "active", "delayed", "completed", "failed")
+
+
+class Model:
+    """What a queue should hold: each job's state and key, and whether the queue is paused."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, str] = {}
+        self.paused = False
+
+    def having(self, *states: str) -> list[str]:
+        return [job_id for job_id, state in self.states.items() if state in states]
+
+    def counts(self) -> dict[str, int]:
+        found = Counter(self.states.values())
+        return {state: found[state] for state in STATES}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_random_operations_equal_a_model(masters: Masters, seed: int) -> None:
+    dice, model = random.Random(seed), Model()
+    queue = Queue("events", url=masters.url, partitions=8)
+    broker = queue._core.open_broker()
+    claimed: dict[str, ClaimedJob] = {}
+    numbers = iter(range(10_000))
+
+    async def add() -> None:
+        options: dict[str, Any] = dice.choice(
+            [{}, {"partition_key": f"k{dice.randrange(20)}"}, {"job_id": f"own-{next(numbers)}"}]
+        )
+        if dice.random() < 0.3:
+            options["delay"] = "1h"
+        handle = await queue.add("n", {"n": next(numbers)}, **options)
+        assert handle.created
+        model.states[handle.id] = "delayed" if "delay" in options else "waiting"
+
+    async def add_again() -> None:
+        own = [job_id for job_id in model.states if job_id.startswith("own-")]
+        if own:
+            assert not (await queue.add("n", job_id=dice.choice(own))).created
+
+    async def claim() -> None:
+        found = await broker.claim(Ask(dice.randint(1, 5), worker="w"))
+        assert not (model.paused and found.jobs)
+        if not model.paused and model.having("waiting"):
+            assert found.jobs, "jobs wait, and none was claimed"
+        for job in found.jobs:
+            assert model.states[job.id] == "waiting"
+            model.states[job.id] = "active"
+            claimed[job.id] = job
+
+    async def finish() -> None:
+        jobs = dice.sample(sorted(claimed), min(len(claimed), 3))
+        kinds = [dice.choice(["c", "f"]) for _ in jobs]
+        outcomes = [
+            Outcome(
+                OutcomeKind(kind),
+                job_id,
+                claimed[job_id].token,
+                claimed[job_id].starts,
+                value=b"1" if kind == "c" else b"broken",
+            )
+            for job_id, kind in zip(jobs, kinds, strict=True)
+        ]
+        if jobs:
+            assert (await broker.finish(outcomes, Ask(0)))[0] == [1] * len(jobs)
+        for job_id, kind in zip(jobs, kinds, strict=True):
+            model.states[job_id] = "completed" if kind == "c" else "failed"
+            del claimed[job_id]
+
+    async def pause() -> None:
+        await (queue.resume() if model.paused else queue.pause())
+        model.paused = not model.paused
+        assert await queue.is_paused() == model.paused
+
+    async def remove() -> None:
+        for job_id in dice.sample(model.having("waiting", "delayed", "completed"), 1):
+            await queue.jobs.remove(job_id)
+            del model.states[job_id]
+
+    async def retry() -> None:
+        for job_id in dice.sample(model.having("failed"), 1):
+            await queue.jobs.retry(job_id)
+            model.states[job_id] = "waiting"
+
+    async def promote() -> None:
+        for job_id in dice.sample(model.having("delayed"), 1):
+            await queue.jobs.handle(job_id).promote()
+            model.states[job_id] = "waiting"
+
+    async def retry_all() -> None:
+        failed = model.having("failed")
+        assert await queue.jobs.retry_all() == len(failed)
+        model.states |= dict.fromkeys(failed, "waiting")
+
+    async def clean() -> None:
+        done = model.having("completed")
+        assert await queue.jobs.clean("completed") == len(done)
+        for job_id in done:
+            del model.states[job_id]
+
+    async def cancel() -> None:
+        for job_id in dice.sample(model.having("waiting", "delayed"), 1):
+            await queue.jobs.cancel(job_id)
+            model.states[job_id] = "failed"
+
+    often = [add, add, add, add, claim, claim, finish, finish, add_again]
+    seldom = [pause, remove, retry, promote, retry_all, clean, cancel]
+    needs = {
+        remove: ("waiting", "delayed", "completed"),
+        retry: ("failed",),
+        promote: ("delayed",),
+        cancel: ("waiting", "delayed"),
+    }
+    for step in range(160):
+        work = dice.choice(often if dice.random() < 0.7 else seldom)
+        if work in needs and not model.having(*needs[work]):
+            continue
+        await work()
+        if step % 5 == 0:
+            counts = await queue.counts()
+            assert {state: counts[state] for state in STATES} == model.counts()
+    for state in STATES:
+        listed = [job.id for job in await queue.jobs.list(state, limit=1000)]
+        assert sorted(listed) == sorted(model.having(state))
+        assert await queue.jobs.list(state, first=2, limit=3) == (await queue.jobs.list(state))[2:5]
+    known = list(model.states)
+    found = await queue.jobs.get_many([*known, "none"])
+    assert [job and job.id for job in found] == [*known, None]
+    assert len({masters.owner(one.slot).port for one in broker.partitions.brokers()}) == 3  # type: ignore
+    await broker.close()
+    await queue.close()
+
+
+@pytest.fixture
+def cluster() -> Iterator[ValkeyCluster]:
+    with ValkeyCluster(replicas=1, node_timeout=2000) as cluster:
+        yield cluster
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_a_master_killed_under_load_stops_only_its_partitions(cluster: ValkeyCluster) -> None:
+    queue = Queue("events", url=cluster.url, partitions=8, add_timeout=10)
+    masters = Masters(cluster)
+    ran: Counter[int] = Counter()
+    acknowledged: set[int] = set()
+
+    async def note(n: int) -> None:
+        ran[n] += 1
+
+    queue.job(name="note")(note)
+    dead = cluster.nodes[0]
+    spread = queue._core.broker.partitions
+    assert spread is not None
+    living = [at for at in range(8) if masters.owner(spread.broker(at).slot or 0) is not dead]
+    assert 0 < len(living) < 8
+    is_killed, stop = asyncio.Event(), asyncio.Event()
+    meanwhile: list[int] = []
+
+    async def produce(first: int) -> None:
+        n = first
+        while not stop.is_set():
+            # The heir of the dead master has no replica of its own.
+            durability: Any = "acknowledged" if is_killed.is_set() else "replicated"
+            row: dict[str, Any] = {"job_id": f"job-{n}", "partition_key": f"k{n}"}
+            try:
+                await queue.add("note", {"n": n}, durability=durability, **row)
+                acknowledged.add(n)
+                if is_killed.is_set():
+                    meanwhile.append(n)
+            except Unacknowledged:
+                pass
+            n += 1
+
+    async with Worker(queue, concurrency=10, lock_duration="5s", stalled_interval="1s").running():
+        load = [asyncio.create_task(produce(first)) for first in range(0, 800_000, 100_000)]
+        await eventually(lambda: len(ran) > 100, "load", LIMIT)
+        await asyncio.to_thread(dead.kill)
+        is_killed.set()
+        await eventually(lambda: len(meanwhile) > 50, "adds go on", LIMIT)
+        await eventually(lambda: ran.keys() & set(meanwhile), "jobs go on", LIMIT)
+        stop.set()
+        await asyncio.gather(*load)
+        await eventually(lambda: acknowledged <= ran.keys(), "no acknowledged job is lost", LIMIT)
+        handle = await queue.add("note", {"n": -1})
+        await handle.result(LIMIT)
+    await queue.close()
