@@ -1,4 +1,4 @@
-"""Partitions over the masters of a cluster: random operations against a model, and a master that is killed."""
+"""Partitions over the masters of a cluster: random operations against a model, and a killed master."""
 
 from __future__ import annotations
 
