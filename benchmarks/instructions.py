@@ -5,6 +5,8 @@ repeat on a shared machine, timings do not. Each figure is a slope: the instruct
 of 2 000, divided by 4 000. Start-up and shutdown cancel out. The figure of ``process`` leaves out the adds
 that come before it.
 
+With ``OXCART_BENCH_PARTITIONS=16`` in the environment the queue is a partitioned one.
+
     python -m benchmarks.instructions [--base REV] [--kinds add_many add process] [--repeats 2] [--check]
 
 ``--base`` measures another commit as well. ``--check`` fails when this checkout is worse than that commit by
@@ -22,6 +24,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from benchmarks.formal import checkout
 
@@ -29,6 +32,8 @@ ROOT = Path(__file__).parents[1]
 KINDS = ("add_many", "add", "process")
 FEW, MANY = 2_000, 6_000
 CONCURRENCY = 100
+#: The queue has so many partitions; none by default.
+PARTITIONS = "OXCART_BENCH_PARTITIONS"
 #: By which a count may differ between two runs of the same code: hash seeds and batches differ a little.
 SPREAD = 0.005
 #: By which the client's count may differ: it has timers, and the garbage collector runs when it likes.
@@ -47,7 +52,9 @@ async def work(url: str, kind: str, jobs: int) -> None:
         pass
 
     data = {"text": "x" * 80, "n": 1}
-    async with Queue("counted", url=url) as queue:
+    parts = os.environ.get(PARTITIONS)
+    spread: dict[str, Any] = {"partitions": int(parts)} if parts else {}
+    async with Queue("counted", url=url, **spread) as queue:
         # Commits before the parts of a queue called it process.
         (getattr(queue, "fallback", None) or queue.process)(nothing)  # type: ignore[attr-defined]
         if kind == "add":
