@@ -12,6 +12,8 @@ import pytest
 import redis
 
 from oxcart import Queue, Worker
+from oxcart.broker.connection import Reconnect
+from oxcart.engine.partitions import Fleet
 from oxcart.model.errors import PartitionNotEmpty, ValidationError
 from oxcart.model.partitions import partition_of
 from tests.conftest import MakeQueue
@@ -279,3 +281,22 @@ async def test_every_job_runs_once_through_resizes_with_kills(
 
 async def _completed(queue: Queue, count: int) -> bool:
     return (await queue.counts())["completed"] >= count
+
+
+async def test_a_worker_leaves_partitions_that_are_not_empty(make_queue: MakeQueue) -> None:
+    queue = make_queue("events", partitions=2)
+    await queue.add("n", partition_key=keys_of([1], 2, 1)[0])
+    await queue.partitions.resize(1)
+    fleet = Fleet([queue._core], Reconnect())
+    try:
+        assert [one.name for one in await fleet.expand()] == ["events#0", "events#1"]
+        await fleet.retire()
+        spread = fleet.whole[0][1].partitions
+        assert spread is not None
+        assert (await spread.refresh()).served == 2
+        await queue.jobs.clear()
+        await fleet.retire()
+        assert (await spread.refresh()).served == 2, "the last change is not an hour old"
+        assert (await spread.retire()).served == 1
+    finally:
+        await fleet.close()

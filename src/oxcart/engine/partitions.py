@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from oxcart.broker.port.parts import Partitions
 from oxcart.engine.handler import Handlers
 from oxcart.engine.looper import Looper
 from oxcart.engine.source import Source
+from oxcart.model.errors import PartitionNotEmpty
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,7 +124,8 @@ class Fleet:
             spread = broker.partitions
             assert spread is not None
             if spread.layout.served > spread.layout.size:
-                await spread.retire(least_age_ms=RETIRE_AFTER)
+                with contextlib.suppress(PartitionNotEmpty):
+                    await spread.retire(least_age_ms=RETIRE_AFTER)
 
     async def close(self) -> None:
         """Closes the connections."""

@@ -39,8 +39,6 @@ FRESH = 5.0
 PATIENCE = 3.0
 #: Jobs without a key that go to one partition together, at most.
 TOGETHER = 150
-#: Ms after the last change of a layout before partitions that are empty may be retired.
-RETIRE_AFTER = 3_600_000
 
 
 class Spread:
