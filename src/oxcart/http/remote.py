@@ -85,6 +85,7 @@ _OF_SERVERS = (
     "webhooks",
     "tracing",
     "keep_events",
+    "partitions",
 )
 
 
