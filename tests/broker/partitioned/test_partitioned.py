@@ -167,6 +167,12 @@ async def test_what_partitions_lack_is_refused(make_queue: MakeQueue) -> None:
     queue = make_queue("events", partitions=4)
     with pytest.raises(NotSupported, match="one queue for each kind of worker"):
         await queue.add("n", target={"capabilities": "gpu"})
+    with pytest.raises(NotSupported, match="a queue without partitions"):
+        await queue.add("n", group="tenant-42")
+    with pytest.raises(NotSupported, match="a queue without partitions"):
+        await Flow(queue, "n", children=[Flow(queue, "m", group="tenant-42")]).add()
+    with pytest.raises(NotSupported, match="a queue without partitions"):
+        await queue.schedules.upsert("daily", cron="0 0 * * *", name="n", group="tenant-42")
     with pytest.raises(NotSupported, match="make the queue with partitions="):
         await make_queue("plain").partitions.layout()
 

@@ -80,7 +80,7 @@ class PartitionedBroker:
     """
 
     capabilities = PARTITIONED
-    gates = lanes = namespace = sealed_values = None
+    gates = groups = lanes = namespace = sealed_values = None
     lane: str | None = None
     slot: int | None = None
     next_expiry = 0
@@ -142,9 +142,8 @@ class PartitionedBroker:
 
     def encode(self, name: str, data: Any, options: JobOptions) -> Placed:
         """Checks and encodes a job for ``add``, and chooses its partition."""
-        if options.target is not None:
-            self.capabilities.require("target")
         spread = self.spread
+        spread.check(options)
         number = spread.choose(options)
         placed = Placed(spread.broker(number).encode(name, data, options))
         placed.partition = number

@@ -44,6 +44,8 @@ class SpreadFlows(SpreadPart, Flows):
     def _placed(self, tree: Tree, number: int) -> Tree:
         children = tuple(self._placed(child, number) for child in tree.children)
         own = tree.queue == self._spread.queue
+        if own:
+            self._spread.check(tree.options)
         queue = partition_name(tree.queue, number) if own else tree.queue
         return msgspec.structs.replace(tree, queue=queue, children=children)
 
@@ -107,6 +109,8 @@ class SpreadGraphs(SpreadPart, Graphs):
             if isinstance(of, Existing) and of.queue == own:
                 of = Existing(of.prefix, partition_name(own, places[of.id]), of.id)
             edges.append(Edge(of, edge.kind))
+        if node.queue == own:
+            self._spread.check(node.options)
         queue = partition_name(own, number) if node.queue == own else node.queue
         return msgspec.structs.replace(node, queue=queue, edges=tuple(edges))
 

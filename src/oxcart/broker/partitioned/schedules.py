@@ -33,6 +33,7 @@ class SpreadSchedules(SpreadPart, Schedules):
         declared_by: str | None = None,
     ) -> str | None:
         spread = self._spread
+        spread.check(options)
         found = await spread.each(lambda one: one.schedules.get(schedule_id))
         homes = [number for number, one in enumerate(found) if one is not None]
         size = spread.layout.size

@@ -13,6 +13,7 @@ import msgspec
 
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.caller import Caller
+from oxcart.broker.capabilities import PARTITIONED
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.ids import new_id
 from oxcart.broker.keyring import KeyRing
@@ -140,6 +141,18 @@ class Spread:
         await asyncio.gather(*(one.close() for one in callers.values()))
 
     # -- routing
+
+    @staticmethod
+    def check(options: JobOptions) -> None:
+        """Refuses options that concern all jobs of a queue together: a partition knows only its own.
+
+        Raises:
+            NotSupported: The job has a target or a group.
+        """
+        if options.target is not None:
+            PARTITIONED.require("target")
+        if options.group is not None:
+            PARTITIONED.require("groups")
 
     def choose(self, options: JobOptions) -> int:
         """Returns the partition for a new job."""
