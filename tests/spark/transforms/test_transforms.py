@@ -284,6 +284,21 @@ def test_moves_while_records_are_lost_are_unknown_not_illegal(spark: SparkSessio
     assert ends == {"before": None, "inside": None, "edge": None, "after": False}
 
 
+def test_moves_of_refilled_events_are_unknown_where_their_gap_is_of_a_later_day(spark: SparkSession) -> None:
+    """A gap has the day on which it was noticed, and its refilled events their own."""
+    s = Story()
+    for event, took in (("active", 1), ("delayed", 50), ("active", 100), ("completed", 50)):
+        s.event(event, "retried", after=took, due_ms=s.now if event == "delayed" else None)
+        s.rows[-1]["kind"] = "refill"
+    s.event("active", "wrong")  # whose record has been lost, not its events
+    s.event("delayed", "wrong", due_ms=s.now)
+    s.event("active", "wrong")
+    built = plain(build.tables(s.bronze(spark), persist=False)["transitions"])
+    moves = {(row["job_id"], row["from_state"], row["to_state"]): row["legal"] for row in built}
+    assert moves["retried", "retrying", "running"] is None
+    assert moves["wrong", "retrying", "running"] is False
+
+
 def test_a_gap_has_ordinals_count_and_cause(built: dict[str, Rows]) -> None:
     (gap,) = built["gaps"]
     assert (gap["count"], gap["cause"], gap["last_lost"] - gap["first_lost"] + 1) == (17, "trimmed", 17)

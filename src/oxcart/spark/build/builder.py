@@ -183,7 +183,11 @@ class Builder:
             newest = _facts(facts, queue).newest - HOLD_MS
             before = -1 if whole else noted[queue][day].through
             through[queue] = max(before, newest) if basis[queue].last else _FOR_EVER
-        gapless = whole or not self._of_queues(base, "gaps", day, queues)
+        # A gap has the day on which it was noticed; its refilled events may be of an earlier one.
+        since = min(day, *(one.before or day for one in basis.values()))
+        gapless = not any(
+            self._of_queues(base, "gaps", other, queues) for other in base.days("gaps") if other >= since
+        )
         related = {queue: _facts(facts, queue).related or _had_related(noted, queue) for queue in queues}
         skipped = self._skipped(facts, base, day, queues)
         if not any(related.values()):
@@ -380,7 +384,7 @@ def _look(bronze: DataFrame) -> dict[str, _Facts]:
     found = bronze.groupBy("queue").agg(
         fn.coalesce(fn.max(fn.when(is_entry & (fn.col("stream") == EVENTS), at)), fn.lit(0)).alias("newest"),
         fn.coalesce(fn.min(oldest), fn.lit(_FOR_EVER)).alias("oldest"),
-        any_of(kind.isin(GAP, RECREATED)).alias("gaps"),
+        any_of(kind.isin(GAP, RECREATED, REFILL)).alias("gaps"),
         any_of(kind == COUNTS).alias("counts"),
         any_of(is_entry & events.refusal().isNotNull()).alias("refused"),
         any_of(fn.col("reason").isNotNull()).alias("failed"),

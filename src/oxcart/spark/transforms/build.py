@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as fn
 
+from oxcart.broker.export import EVENTS
+from oxcart.spark.read.entries import REFILL
 from oxcart.spark.transforms import events
 from oxcart.spark.transforms.attempts import attempts
 from oxcart.spark.transforms.failures import cluster_tallies, clusters, failures
@@ -110,7 +112,7 @@ def tables(
                 holes, bronze if earlier is None else bronze.unionByName(earlier.records)
             )
     makers: dict[str, Callable[[], DataFrame]] = {
-        "transitions": lambda: transitions(generations, holes, unrecorded),
+        "transitions": lambda: transitions(generations, _hidden(holes, whole), unrecorded),
         "flows": lambda: flows(generations, known_jobs),
         "firings": lambda: firings(generations, known_jobs),
         "quarantine": lambda: events.quarantine(bronze),
@@ -135,6 +137,18 @@ def tables(
         made["failures"] = failures(found)
         made["tallies"] = made["tallies"].unionByName(cluster_tallies(found), allowMissingColumns=True)
     return made
+
+
+def _hidden(holes: DataFrame | None, bronze: DataFrame) -> DataFrame | None:
+    """Returns the gaps, with those of refilled events: the row of such a gap may be of a later day."""
+    if holes is None:
+        return None
+    refilled = bronze.filter((fn.col("kind") == REFILL) & (fn.col("stream") == EVENTS))
+    ordinal = fn.col("ordinal")
+    columns = ("queue", "stream", "life")
+    return holes.select(*columns, "first_lost", "last_lost").unionByName(
+        refilled.select(*columns, ordinal.alias("first_lost"), ordinal.alias("last_lost"))
+    )
 
 
 def release(made: dict[str, DataFrame]) -> None:
