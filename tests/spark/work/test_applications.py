@@ -31,7 +31,7 @@ SCRIPT = Path(__file__).with_name("script.py")
 @pytest_asyncio.fixture
 async def worker(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Worker]:
     """A worker that runs two applications at once."""
-    monkeypatch.setattr(apps._core, "_url", url)
+    monkeypatch.setattr(apps._core, "_urls", [url])
     monkeypatch.setattr(apps._core, "_server", None)
     made = Worker(apps, concurrency=2, lock_duration=30)
     async with made.running():
@@ -125,7 +125,7 @@ async def test_a_timeout_ends_them_too(worker: Worker, tmp_path: Path) -> None:
 async def test_an_application_of_a_stopped_worker_is_returned_and_ended(
     url: str, store: redis.Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apps._core, "_url", url)
+    monkeypatch.setattr(apps._core, "_urls", [url])
     monkeypatch.setattr(apps._core, "_server", None)
     note, target = tmp_path / "note", tmp_path / "never"
     worker = Worker(apps, shutdown_timeout=0.1)
