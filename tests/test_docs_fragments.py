@@ -75,6 +75,25 @@ async def limits(stage: Stage) -> None:
         assert (await mail.counts())["waiting"] == 1
 
 
+async def grouped(stage: Stage) -> None:
+    async with queues("mail") as (mail,):
+        await stage.run(mail=mail)
+        assert (await mail.counts())["waiting"] + (await mail.counts())["delayed"] == 1
+
+
+async def group_settings(stage: Stage) -> None:
+    async with queues("mail") as (mail,):
+        await stage.run(mail=mail)
+        assert (await mail.groups.settings("tenant-7")).weight == 3
+        assert not (await mail.groups.settings("tenant-42")).paused
+
+
+async def partitioned(stage: Stage) -> None:
+    made = await stage.run(Queue=Queue)
+    async with made["events"] as events:
+        assert (await events.counts())["waiting"] == 1
+
+
 async def alert(stage: Stage) -> None:
     made = await stage.run()
     async with made["ops"] as ops:
@@ -117,7 +136,10 @@ async def sentry(stage: Stage) -> None:
 
 #: The stage of each fragment, by its page and a word of it.
 STAGES = {
+    ("docs/groups.md", 'group="tenant-42"'): grouped,
+    ("docs/groups.md", "groups.set_all("): group_settings,
     ("docs/model.md", "Graph(pages)"): graph,
+    ("docs/partitions.md", "partition_key="): partitioned,
     ("docs/schedules.md", "set_key_limit"): limits,
     ("docs/tables.md", '@ops.job(name="alert")'): alert,
     ("docs/tracing.md", "MeterHook"): meters,

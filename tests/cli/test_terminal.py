@@ -80,6 +80,15 @@ RECIPES: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {
     ("schedules", "show"): (("Q", "S"), ("Q", "S", "--json")),
     ("schedules", "add"): (("Q", "\x1b[31m", "--every", "1h"),),
     ("schedules", "remove"): (("Q", "missing-\x1b[31m"),),
+    ("groups", "show"): (("Q",), ("Q", "\x1b[31m"), ("Q", "--json")),
+    ("groups", "set"): (("Q", HOSTILE, "--weight", "2"), ("Q", "--concurrent", "5")),
+    ("groups", "pause"): (("Q", HOSTILE),),
+    ("groups", "resume"): (("Q", HOSTILE),),
+    ("groups", "drain"): (("Q", HOSTILE),),
+    ("groups", "cancel"): (("Q", HOSTILE),),
+    ("partitions", "show"): (("Q",), ("missing-\x1b[31m",)),
+    ("partitions", "resize"): (("Q", "2"), ("missing-\x1b[31m", "2")),
+    ("partitions", "retire"): (("Q",), ("missing-\x1b[31m",)),
     ("limits", "show"): (("Q",),),
     ("limits", "set"): (("Q", "--concurrency", "5"),),
     ("limits", "type"): (("Q", "\x1b[31m", "--concurrent", "1"), ("Q", HOSTILE, "--concurrent", "1")),
@@ -95,7 +104,15 @@ RECIPES: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {
 
 
 #: Commands that are refused as they are called above, with a line that names the queue or the job.
-REFUSED = {("doctor",), ("keys", "rotate"), ("metrics",), ("promote",)}
+REFUSED = {
+    ("doctor",),
+    ("keys", "rotate"),
+    ("metrics",),
+    ("partitions", "resize"),
+    ("partitions", "retire"),
+    ("partitions", "show"),
+    ("promote",),
+}
 
 
 def all_commands() -> set[tuple[str, ...]]:

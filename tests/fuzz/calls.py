@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.scripts import load, verbs
 from oxcart.broker.connection import Server
-from tests.cluster.test_script_keys import Monitor, _add, _operate, _walk
+from tests.cluster.test_script_keys import Monitor, _add, _groups, _operate, _walk
 from tests.servers import ValkeyServer
 
 
@@ -32,6 +32,7 @@ async def record(server: ValkeyServer) -> list[Call]:
         client.delete(f"{one.keys.base}:prioritized", f"{one.keys.base}:wait")
         await one.rescue.run()
         await _operate(one, there=other.keys.base, client=client)
+        await _groups(BullMQBroker(one.server, "three", prefix="{bull}", tagged=True, caller=one.caller))
         await one.close()
         await other.close()
         lines = monitor.stop(server)

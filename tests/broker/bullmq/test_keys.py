@@ -66,6 +66,7 @@ NAMES: list[tuple[str, tuple[str, ...], str]] = [
     ("watcher", (), "ox:watcher"),
     ("crowded", (), "ox:crowded"),
     ("wake", ("w",), "ox:wake:w"),
+    ("layout", (), "ox:partitions"),
     ("key", ("other",), "other"),
 ]
 
