@@ -159,7 +159,7 @@ class _Maker:
             case "ranked":
                 row.priority = dice.randint(1, 5)
             case "limited":
-                row.name, row.take = "limited", dice.randint(50, 400)
+                row.name, row.take = "limited", dice.randint(300, 1000)
             case "keyed":
                 row.limit_key, row.take = f"tenant-{dice.randrange(3)}", dice.randint(20, 200)
         return row
