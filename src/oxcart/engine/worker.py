@@ -1,8 +1,9 @@
 """The worker: claims jobs from one or several queues and runs their handlers.
 
-It assembles the parts: ``claims`` talks to the queues, ``executor`` runs handlers, ``leases`` renews leases,
-``waiter`` waits for jobs, ``maintenance`` runs the periodic loops. The worker itself moves a job between
-them, and starts and stops them in order.
+It assembles the parts: ``claims`` talks to the queues, ``arrivals`` takes claimed jobs, ``executor`` runs
+handlers, ``leases`` renews leases, ``listeners`` waits for jobs and for requests to cancel them,
+``maintenance`` runs the periodic loops. The worker starts and stops them in order, and decides what follows
+when an attempt's end is committed.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from msgspec import UNSET, UnsetType
 
 from oxcart.broker.clock import monotonic_ms
 from oxcart.broker.connection import Reconnect
-from oxcart.broker.port import Ask, Claimed, Code, Outcome, OutcomeKind, ServedBroker
+from oxcart.broker.port import Ask, Code, Outcome, OutcomeKind, ServedBroker
+from oxcart.engine.arrivals import Arrivals
 from oxcart.engine.batches import warn_of_small_batches
-from oxcart.engine.cancellations import Cancellations
 from oxcart.engine.checks import check_count, check_metrics, read_abilities, read_lease, read_limiter
 from oxcart.engine.claims import SPELL_US, Claims, Station
 from oxcart.engine.declarations import declarations_of
@@ -31,6 +32,8 @@ from oxcart.engine.executor import LEASE_LOST, SHUTDOWN, Executor, Middleware
 from oxcart.engine.injection import Injector
 from oxcart.engine.leader import leaderships_of
 from oxcart.engine.leases import Leases, log_failed_renewal
+from oxcart.engine.listeners import Listeners
+from oxcart.engine.looper import Looper
 from oxcart.engine.maintenance import maintenance_of
 from oxcart.engine.mesh import Mesh
 from oxcart.engine.observer import Observer, careful, layers_of
@@ -38,13 +41,10 @@ from oxcart.engine.partitions import Fleet, LayoutWatch
 from oxcart.engine.processes import HandlerProcesses
 from oxcart.engine.recovery import StalledCheck, observed_check, outage_of
 from oxcart.engine.running import RunningJob, current_worker
-from oxcart.engine.runs import ClaimedRuns
 from oxcart.engine.shutdown import UNREACHED, commit_the_rest
 from oxcart.engine.source import Consumable, Source, make_worker_id, read_version
 from oxcart.engine.spans import WorkerSpans, ended_span
-from oxcart.engine.unknown import UnknownNames
 from oxcart.engine.verdict import Verdict, log_failure, log_refusal
-from oxcart.engine.waiter import Waiter, by_slot
 from oxcart.engine.webhooks.outbox import Outbox
 from oxcart.model.backoff import Strategy
 from oxcart.model.duration import Duration, parse_ms
@@ -179,7 +179,6 @@ class Worker:
         self.is_paused = False
         self._given_up: set[RunningJob] = set()
         self._failure: BaseException | None = None
-        self._unknown = UnknownNames(self._verdict)
         #: Set once the worker claims jobs.
         self.started = asyncio.Event()
         #: Whether the server could be reached at the last attempt.
@@ -293,7 +292,7 @@ class Worker:
         self.queues = tuple(await self._fleet.expand())
         self._sources = dict(enumerate(self.queues))
         self._spans = WorkerSpans.of(self._sources)
-        brokers = [queue.open_broker(self._reconnect) for queue in self.queues]
+        self._brokers = brokers = [queue.open_broker(self._reconnect) for queue in self.queues]
         self._stations = [Station(index, broker) for index, broker in enumerate(brokers)]
         self._executor = Executor(
             self.concurrency,
@@ -314,17 +313,13 @@ class Worker:
             failed=self._leases_failed,
             renew=lambda station, leases: self._mesh.stations[station].broker.renew(leases, self._lock_ms),
         )
-        self._runs = ClaimedRuns(
-            ready=self._dispatch,
-            delay=lambda station, job, ms: self._claims.submit(station, job, self._verdict.snoozed(job, ms)),
-        )
         observer = self._observer
         self._claims = Claims(
             list(self._stations),
             self.concurrency,
             self._ask,
             load=self._load,
-            arrived=self._arrived,
+            arrived=lambda *claimed: self._arrivals.take(*claimed),
             leaving=lambda station, ids: self._leases.let_go(station.index, ids),
             left=lambda station, ids: self._leases.drop(station.index, ids),
             ended=self._ended,
@@ -338,11 +333,7 @@ class Worker:
         )
         self._claims.paused = self.is_paused
         for broker in brokers:
-            broker.attach(
-                holding=self._is_holding,
-                on_script=None if observer is None else observer.scripted,
-                on_reconnect=None if observer is None else observer.reconnecting,
-            )
+            self._attach(broker)
         self._mesh = Mesh(
             self.id,
             self.name,
@@ -355,9 +346,29 @@ class Worker:
             check=self._stalled_check if self._recover else None,
             outage=self._outage if self._recover else None,
         )
+        self._listeners = Listeners(
+            self.name,
+            mesh=self._mesh,
+            claims=self._claims,
+            clock=self._clock,
+            reconnect=self._reconnect,
+            stop=self._executor.cancel,
+            on_state=self._connection,
+        )
+        self._arrivals = Arrivals(
+            self.id,
+            self._state,
+            self._sources,
+            executor=self._executor,
+            claims=self._claims,
+            leases=self._leases,
+            verdict=self._verdict,
+            listeners=self._listeners,
+            spans=self._spans,
+            observer=observer,
+            stopping=self._stopping,
+        )
         await self._mesh.begin(self._stopping)
-        self._waiters = self._make_waiters(self._stations)
-        self._cancellations = [self._make_cancellations(self._stations)]
         self._outbox = Outbox(
             {
                 index: (broker, to)
@@ -366,19 +377,16 @@ class Worker:
             }
         )
         self._leases.start()
-        loops = [asyncio.create_task(waiter.run(), name="oxcart-waiter") for waiter in self._waiters]
-        loops.append(asyncio.create_task(self._cancellations[0].run(), name="oxcart-cancellations"))
         self._leaderships = leaderships_of(brokers, self.name)
+        self._loops: list[asyncio.Task[None]] = []
         loopers = [*self._outbox.sweeps(), *self._leaderships, *self._mesh.loops()]
         loopers += maintenance_of(
             brokers, self._stalled_check if self._recover else None, self._outage, self._reconnect, self.id
         )
         loopers += declarations_of(self.queues, brokers, self._fleet) if self._schedules else []
         if self._fleet.whole:
-            loopers.append(LayoutWatch(self._fleet, lambda further: self._take_in(further, loops, brokers)))
-        loops += [asyncio.create_task(one.run(), name=f"oxcart-{one.name}") for one in loopers]
-        for loop_task in loops:
-            loop_task.add_done_callback(self._loop_ended)
+            loopers.append(LayoutWatch(self._fleet, self._take_in))
+        self._start(self._stations, loopers)
         if observer is not None:
             observer.workers(1)
         log.info("worker %s started on %s", self.name, ", ".join(queue.name for queue in self.queues))
@@ -387,21 +395,26 @@ class Worker:
         try:
             await self._stopping.wait()
         finally:
-            await asyncio.shield(asyncio.ensure_future(self._shut_down(loops, brokers)))
+            await asyncio.shield(asyncio.ensure_future(self._shut_down()))
 
     def _stalled_check(self, broker: ServedBroker) -> StalledCheck:
         return observed_check(broker, self._stalled_interval, self._max_stalled, self._outage, self._observer)
 
     def _load(self) -> int:
-        return self._executor.load + self._runs.load
+        return self._executor.load + self._arrivals.load
 
     def _is_holding(self) -> bool:
         """Returns whether this worker has jobs or outcomes; a call in flight carries outcomes, or claims."""
         return self._load() > 0 or any(one.calls or one.outcomes for one in self._mesh.stations)
 
-    def _take_in(
-        self, further: list[Source], loops: list[asyncio.Task[None]], brokers: list[ServedBroker]
-    ) -> None:
+    def _attach(self, broker: ServedBroker) -> None:
+        broker.attach(
+            holding=self._is_holding,
+            on_script=None if self._observer is None else self._observer.scripted,
+            on_reconnect=None if self._observer is None else self._observer.reconnecting,
+        )
+
+    def _take_in(self, further: list[Source]) -> None:
         """Consumes further partitions while the worker runs."""
         new = [queue.open_broker(self._reconnect) for queue in further]
         stations: list[Station] = []
@@ -409,12 +422,8 @@ class Worker:
             station = Station(self._leases.add_station(queue.station_facts()), broker)
             self._sources[station.index] = queue
             stations.append(station)
-            broker.attach(
-                holding=self._is_holding,
-                on_script=None if self._observer is None else self._observer.scripted,
-                on_reconnect=None if self._observer is None else self._observer.reconnecting,
-            )
-        brokers += new
+            self._attach(broker)
+        self._brokers += new
         self.queues += tuple(further)
         loopers = self._mesh.take_in(stations)
         for station in stations:
@@ -422,114 +431,20 @@ class Worker:
                 loopers += self._outbox.take_in(station.index, station.broker, to)
         check = self._stalled_check if self._recover else None
         loopers += maintenance_of(new, check, self._outage, self._reconnect, self.id)
-        waiters, cancellations = self._make_waiters(stations), self._make_cancellations(stations)
-        self._waiters += waiters
-        self._cancellations.append(cancellations)
-        named = [("oxcart-waiter", one.run()) for one in waiters]
-        named += [("oxcart-cancellations", cancellations.run())]
-        named += [(f"oxcart-{one.name}", one.run()) for one in loopers]
-        for name, work in named:
-            task = asyncio.create_task(work, name=name)
-            task.add_done_callback(self._loop_ended)
-            loops.append(task)
+        self._start(stations, loopers)
         self._claims.take_in(stations)
 
-    def _make_cancellations(self, stations: Sequence[Station]) -> Cancellations:
-        brokers = {station.index: station.broker for station in stations}
-        stop, reconnect = self._executor.cancel, self._reconnect
-        return Cancellations(brokers, held=self._mesh.held, stop=stop, reconnect=reconnect)
-
-    def _make_waiters(self, stations: Sequence[Station]) -> list[Waiter]:
-        groups = by_slot([station.broker for station in stations])
-        return [self._make_waiter([stations[at] for at in places]) for places in groups]
-
-    def _make_waiter(self, stations: list[Station]) -> Waiter:
-        indexes = [station.index for station in stations]
-
-        def wanted() -> tuple[list[int], int | None]:
-            if not self._claims.has_room:
-                return [], None
-            now = self._clock()
-            idle = [
-                place
-                for place in range(len(stations))
-                if not stations[place].ready and stations[place].until_ms <= now
-            ]
-            dues = [due for place in idle if (due := stations[place].due_ms)]
-            dues += self._mesh.dues(indexes)
-            return idle, min(dues, default=None)
-
-        def wake(place: int | None) -> None:
-            if place is None:
-                self._claims.wake(None)
-            else:
-                self._claims.wake_station(stations[place])
-
-        return Waiter(
-            [station.broker for station in stations],
-            self.name,
-            wanted=wanted,
-            wake=wake,
-            has_room=lambda: self._claims.has_room,
-            clock=self._clock,
-            reconnect=self._reconnect,
-            on_state=self._connection,
-            beside=lambda: self._mesh.beside(indexes),
-            is_settled=lambda: not self._claims.has_room or self._mesh.is_settled(indexes),
-        )
+    def _start(self, stations: Sequence[Station], loopers: Sequence[Looper]) -> None:
+        named = self._listeners.take_in(stations)
+        for looper in loopers:
+            named.setdefault(f"oxcart-{looper.name}", []).append(looper.run())
+        for name, works in named.items():
+            for work in works:
+                task = asyncio.create_task(work, name=name)
+                task.add_done_callback(self._loop_ended)
+                self._loops.append(task)
 
     # -- the path of a job
-
-    def _arrived(self, station: Station, claimed: Claimed, began: float) -> None:
-        if (url := station.broker.known_url) is not None:  # by now it may name more nodes than at the start
-            self._leases.find_at(station.root.index, url)
-        handlers = self._sources[station.root.index].handlers
-        jobs, timeouts, runs = [], [], []
-        for claim in claimed.jobs:
-            job = RunningJob(station.broker, claim, self.id, self._state)
-            job.station = station
-            try:
-                job.fault = claim.fault
-                if not job.fault:
-                    job.handler = handlers.find(claim.name)
-                    job.limit = self._executor.limit_of(job)
-            except Exception as error:  # a malformed job must not end this worker, and then the next
-                log.exception("queue %s: could not decode job %s", job.queue, job.id, extra=job.facts())
-                job.fault = f"{type(error).__name__}: {error}"
-            jobs.append(job)
-            timeouts.append(job.limit)
-            if claim.advances_schedule:
-                runs.append(job)
-        if self._stopping.is_set():
-            # The claim was in flight when the worker was stopped.
-            for job in jobs:
-                self._claims.submit(station, job, self._verdict.given_back(job))
-            return
-        if self._spans is not None:
-            self._spans.claimed(station, jobs, began)
-        # Before any handler runs: a handler may block this process forever.
-        self._leases.hold(station.index, jobs, timeouts)
-        for cancellations in self._cancellations:
-            cancellations.needed.set()
-        if runs:
-            self._runs.take(station, runs)
-            jobs = [job for job in jobs if job not in runs]
-        self._dispatch(station, jobs)
-
-    def _dispatch(self, station: Station, jobs: list[RunningJob]) -> None:
-        ready = []
-        for job in jobs:
-            if job.fault:
-                self._claims.submit(station, job, self._verdict.quarantined(job, job.fault))
-            elif job.handler is None:
-                self._claims.submit(station, job, self._unknown.outcome_of(job, station.broker.queue))
-            else:
-                ready.append(job)
-                if self._spans is not None:
-                    self._spans.start(station, job)
-                if self._observer is not None:
-                    self._observer.job_started(job)
-        self._executor.give(ready)
 
     def _job_done(self, job: RunningJob, outcome: Outcome) -> None:
         if job in self._given_up:
@@ -569,8 +484,7 @@ class Worker:
 
     def _starved(self) -> None:
         self._mesh.starved()
-        for waiter in self._waiters:
-            waiter.needed.set()
+        self._listeners.starved()
 
     # -- reports of the parts
 
@@ -584,10 +498,7 @@ class Worker:
                 extra=job.log_fields(),
             )
             job.cancel(LEASE_LOST)
-            root = self._mesh.stations[station].root.index
-            for one in self._cancellations:
-                if one.serves(root):
-                    one.look_soon(root, job)
+            self._listeners.look_soon(self._mesh.stations[station].root.index, job)
         if self._observer is not None:
             self._observer.renewal_failed(self._base_of(station), 1)
 
@@ -620,11 +531,12 @@ class Worker:
 
     # -- the end
 
-    async def _shut_down(self, loops: list[asyncio.Task[None]], brokers: list[ServedBroker]) -> None:
+    async def _shut_down(self) -> None:
         """Claims no new jobs, lets running jobs end in their time, and returns the rest."""
         self._stopping.set()  # also if the task was cancelled: jobs of a late claim are returned
         self._claims.stop_claiming()
-        for job in self._runs.take_back() + self._executor.take_back():
+        self._arrivals.give_back()
+        for job in self._executor.take_back():
             self._claims.submit(job.station, job, self._verdict.given_back(job))
         give_up = time.monotonic() + (0 if self._failure else self._shutdown_timeout)
         await self._executor.idle(max(0.0, give_up - time.monotonic()))
@@ -639,9 +551,9 @@ class Worker:
         for job in set(self._executor.running) - self._given_up:  # threads, and handlers that do not stop
             self._given_up.add(job)
             self._claims.submit(job.station, job, ended_span(job, self._verdict.given_back(job)))
-        for task in loops:
+        for task in self._loops:
             task.cancel()
-        await asyncio.wait(loops, timeout=UNREACHED)
+        await asyncio.wait(self._loops, timeout=UNREACHED)
         is_reached = False
         if not isinstance(self._failure, BrokerUnavailable | AccessDenied):
             # A second stop takes away the time that the first one allowed.
@@ -654,7 +566,7 @@ class Worker:
             await self._mesh.leave()
         await self._executor.close()
         await self._leases.close()
-        await asyncio.gather(*(broker.close() for broker in brokers))
+        await asyncio.gather(*(broker.close() for broker in self._brokers))
         await self._fleet.close()
         if self._observer is not None:
             self._observer.workers(-1)
