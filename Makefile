@@ -134,7 +134,7 @@ bench-instructions: install  ## instructions of server and client per job; BENCH
 random-steps: install  ## 100 000 random steps of jobs, compared with a reference model
 	OXCART_STEPS=2000 $(BIN)/pytest -q --timeout 7200 tests/formal/test_random_steps.py
 
-soak: install  ## 200 000 jobs through one worker: memory and keys must stay flat
+soak: install  ## 2 000 000 jobs of all kinds, workers that come and go: memory and keys stay flat; BENCH="--jobs 200000"
 	$(BIN)/python -m benchmarks.soak $(BENCH)
 
 test: install  ## all tests, those against real BullMQ included
