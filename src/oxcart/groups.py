@@ -5,6 +5,7 @@
     await mail.groups.set("tenant-7", weight=3)               # three jobs per round instead of one
     await mail.groups.pause("tenant-42")
     print(await mail.groups.usage("tenant-42"))
+    print((await mail.groups.summary()).largest)              # the groups with the most waiting jobs
 
 The jobs without a group are a group of their own, named "". docs/groups.md describes what peers see.
 """
@@ -19,7 +20,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from oxcart.broker.port import groups as port
-from oxcart.broker.port.results import GroupSettings
+from oxcart.broker.port.results import GroupSettings, GroupSummary
 from oxcart.model.errors import JobError, ValidationError
 from oxcart.model.metadata import check_limit_key
 
@@ -106,6 +107,13 @@ class Groups:
     async def usage(self, group: str) -> GroupUsage:
         """Returns how many jobs of a group wait, run, and started in the present minute."""
         return GroupUsage(*await self._store.usage(_group(group)))
+
+    async def summary(self) -> GroupSummary:
+        """Returns the waiting groups in a few numbers, and the largest of them.
+
+        The server runs at most about 370 short commands for it, however many groups there are.
+        """
+        return await self._store.summary()
 
     async def list(self, *, after: str | None = None, limit: int = 100) -> dict[str, int]:
         """Returns groups with waiting jobs in the order of their names, and how many each has.

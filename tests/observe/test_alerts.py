@@ -73,6 +73,7 @@ def test_unroutable_jobs_raise_an_alert() -> None:
     assert set(RULES) == {
         "OxcartBacklogOld",
         "OxcartDeadLetters",
+        "OxcartGroupWaitsLong",
         "OxcartHeartbeatsFail",
         "OxcartJobsFail",
         "OxcartJobsStall",

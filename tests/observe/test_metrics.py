@@ -22,6 +22,7 @@ from oxcart.observe import numbers
 from oxcart.observe._tally import Tally
 from oxcart.observe.lengths import QueueLengths
 from oxcart.observe.metrics import Metrics
+from tests.conftest import MakeQueue
 from tests.servers import ValkeyServer
 from tests.signals import eventually
 
@@ -36,6 +37,11 @@ NAMES = {
     "bullmq_webhook_deliveries_total",
     "bullmq_oldest_waiting_seconds",
     "bullmq_unroutable_jobs",
+    "bullmq_groups_waiting",
+    "bullmq_group_jobs_waiting",
+    "bullmq_group_largest_jobs_waiting",
+    "bullmq_group_oldest_waiting_seconds",
+    "bullmq_partition_length",
     "bullmq_clock_skew_seconds",
     "bullmq_stalled_jobs_detected_total",
     "bullmq_quarantined_jobs_total",
@@ -335,3 +341,82 @@ async def test_the_age_of_the_oldest_ready_job_is_shown(queue: Queue) -> None:
     metrics._read_at = float("-inf")
     assert 3600 <= (await read(metrics))["bullmq_oldest_waiting_seconds", name] < 3700
     await lengths.close()
+
+
+async def test_groups_have_four_series_however_many_they_are(queue: Queue) -> None:
+    name, lengths = queue.name, QueueLengths(queue)
+    metrics = Metrics([lengths])
+    assert (await read(metrics))["bullmq_groups_waiting", name] == 0
+    await queue.groups.pause("hog")
+    await queue.add_many([("n", None)] * 30, group="hog")
+    await queue.groups.pause("other")
+    await queue.add("n", group="other")
+    metrics._read_at = float("-inf")
+    samples = {key: value for key, value in (await read(metrics)).items() if "_group" in key[0]}
+    assert 0 <= samples.pop(("bullmq_group_oldest_waiting_seconds", name)) < 60
+    assert samples == {
+        ("bullmq_groups_waiting", name): 2,
+        ("bullmq_group_jobs_waiting", name): 31,
+        ("bullmq_group_largest_jobs_waiting", name): 30,
+    }
+    await lengths.close()
+
+
+class TestPartitions:
+    async def test_lengths_are_summed_and_shown_by_partition(self, make_queue: MakeQueue) -> None:
+        queue = make_queue("events", partitions=3)
+        lengths = QueueLengths(queue)
+        metrics = Metrics([lengths])
+        for key in range(20):
+            await queue.add("n", partition_key=f"k{key}")
+        samples = await read(metrics)
+        assert samples["bullmq_queue_length", "events", "waiting"] == 20
+        parts = [samples["bullmq_partition_length", str(n), "events", "waiting"] for n in range(3)]
+        assert sum(parts) == 20
+        assert min(parts) > 0
+        await lengths.close()
+
+    async def test_attempts_of_partitions_are_counted_for_their_queue(self, make_queue: MakeQueue) -> None:
+        queue = make_queue("events", partitions=3)
+        lengths = QueueLengths(queue)
+        metrics = Metrics([lengths])
+
+        async def work() -> None: ...
+
+        queue.fallback(work)
+        for key in range(12):
+            await queue.add("work", partition_key=f"k{key}")
+        async with Worker(queue, observer=metrics).running() as worker:
+            await eventually(lambda: worker.processed == 12, "all have run")
+        samples = await read(metrics)
+        ended = {key: n for key, n in samples.items() if key[0] == "bullmq_jobs_processed_total" and n}
+        assert ended == {("bullmq_jobs_processed_total", "work", "events", "completed"): 12}
+        assert not [key for key in samples if any("#" in part for part in key)]
+        await lengths.close()
+
+    async def test_a_lost_server_hides_the_sum_and_not_the_other_partitions(
+        self,
+    ) -> None:
+        with ValkeyServer() as one, ValkeyServer() as other:
+            queue = Queue("events", url=[one.url, other.url], partitions=4)
+            for key in range(20):
+                await queue.add("n", partition_key=f"k{key}")
+            lengths = QueueLengths(queue)
+            metrics = Metrics([lengths])
+            assert (await read(metrics))["bullmq_queue_length", "events", "waiting"] == 20
+            other.stop()
+            metrics._read_at = float("-inf")
+            samples = await read(metrics)
+            assert not [key for key in samples if key[0] == "bullmq_queue_length"]
+            shown = {key[1] for key in samples if key[0] == "bullmq_partition_length"}
+            assert shown == {"0", "2"}
+            await lengths.close()
+            await queue.close()
+
+    async def test_many_partitions_have_only_their_sum(self, make_queue: MakeQueue) -> None:
+        queue = make_queue("events", partitions=65)
+        lengths = QueueLengths(queue)
+        samples = await read(Metrics([lengths]))
+        assert samples["bullmq_queue_length", "events", "waiting"] == 0
+        assert not [key for key in samples if key[0] == "bullmq_partition_length"]
+        await lengths.close()

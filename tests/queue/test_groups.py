@@ -12,7 +12,7 @@ import redis
 from oxcart import Flow, Queue, RunningJob, Worker
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.port import Ask, ClaimedJob, Outcome, OutcomeKind
-from oxcart.broker.port.results import GroupSettings
+from oxcart.broker.port.results import GroupSettings, GroupSummary
 from oxcart.groups import GroupUsage
 from oxcart.model.errors import ValidationError
 from oxcart.model.state import State
@@ -320,6 +320,51 @@ class TestOperations:
         assert list(await queue.groups.list(after=names[98])) == names[99:]
         with pytest.raises(ValidationError, match="limit"):
             await queue.groups.list(limit=0)
+
+    async def test_a_summary_of_few_groups_is_exact(self, queue: Queue) -> None:
+        assert await queue.groups.summary() == GroupSummary()
+        for name, many in (("a", 3), ("b", 9), ("", 1)):
+            await queue.groups.pause(name)
+            await queue.add_many(rows(name, many) if name else [("n", 0)])
+        found = await queue.groups.summary()
+        assert found.exact
+        assert (found.groups, found.waiting) == (3, 13)
+        assert list(found.largest.items()) == [("b", 9), ("a", 3), ("", 1)]
+
+    async def test_a_summary_tells_how_long_the_next_jobs_have_waited(
+        self, queue: Queue, store: redis.Redis
+    ) -> None:
+        for name, front in (("front", True), ("behind", False)):
+            await queue.groups.pause(name)
+            await queue.add("n", group=name, lifo=front)
+            [found] = store.zrangebylex(f"bull:{queue.name}:ox:parked", f"[g:{name}\n", f"(g:{name}\x0b")
+            note = str(found)
+            bucket, order, job_id = note.split("\n")
+            hour = 3_600_000 * 4096
+            place = int(order[11:]) + (hour if front else -hour)
+            store.zrem(f"bull:{queue.name}:ox:parked", note)
+            earlier = f"{bucket}\n{order[:11]}{place:016}\n{job_id}"
+            store.zadd(f"bull:{queue.name}:ox:parked", {earlier: 0})
+            assert 3_600_000 <= (await queue.groups.summary()).oldest_ms < 3_660_000
+            store.zrem(f"bull:{queue.name}:ox:parked", earlier)
+        store.zadd(f"bull:{queue.name}:ox:parked", {"g:strange\nno order\n1": 0})
+        assert (await queue.groups.summary()).oldest_ms == 0
+
+    async def test_a_summary_of_many_groups_finds_the_largest_with_few_commands(
+        self, queue: Queue, store: redis.Redis
+    ) -> None:
+        """A group with half of the jobs is missed by 64 draws once in 2 ** 64 times."""
+        await queue.add_many([("n", 0, {"group": f"g{n}"}) for n in range(1500)] + rows("hog", 1500))
+        store.config_resetstat()
+        found = await queue.groups.summary()
+        stats = store.info("commandstats")
+        assert sum(row["calls"] for row in stats.values()) < 450
+        assert not found.exact
+        assert found.waiting == 3000 - WINDOW
+        assert 1400 <= found.groups <= 1501
+        assert next(iter(found.largest)) == "hog"
+        assert found.largest["hog"] >= 1480
+        assert len(found.largest) <= 20
 
     async def test_a_group_is_drained(self, queue: Queue) -> None:
         await queue.groups.set("a", concurrent=1)

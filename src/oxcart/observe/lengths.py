@@ -6,14 +6,22 @@ A scrape must not wait behind a worker's calls, nor need the queue object's even
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from oxcart.jobs import LISTABLE
 
 if TYPE_CHECKING:
     from oxcart.broker.port import ServedBroker
-    from oxcart.broker.port.results import NamespaceStats
+    from oxcart.broker.port.parts import Partitions
+    from oxcart.broker.port.results import GroupSummary, NamespaceStats
     from oxcart.engine.source import Consumable
+
+#: A queue with more partitions than this is reported by its sums alone, so that its series stay few.
+MOST_SHOWN = 64
+#: Most seconds that a partition may take: one on a server that hangs must not hide the others.
+PATIENCE = 1.0
 
 
 class QueueLengths:
@@ -27,13 +35,43 @@ class QueueLengths:
         self._source = queue._core
         self.name = self._source.name
         self._broker: ServedBroker | None = None
+        #: The jobs of each partition by state, by its number, as the last ``counts`` read them.
+        self.partitions: dict[int, dict[str, int]] = {}
 
     async def counts(self) -> dict[str, int]:
-        """Returns how many jobs are in each state."""
+        """Returns how many jobs are in each state; of a partitioned queue over all partitions.
+
+        Raises:
+            BrokerError: A server does not answer. ``partitions`` has those that do.
+        """
         if self._broker is None:
             self._broker = self._source.open_broker()
-        counted = await self._broker.counts_over_lanes()
-        return {state: sum(counted[key] for key in keys) for state, keys in LISTABLE.items()}
+        if self._broker.partitions is not None:
+            return await self._summed(self._broker.partitions)
+        return _states(await self._broker.counts_over_lanes())
+
+    async def _summed(self, partitions: Partitions) -> dict[str, int]:
+        self.partitions = {}
+        await partitions.ready()
+        brokers = partitions.brokers()
+        answers = await asyncio.gather(*map(_counted, brokers), return_exceptions=True)
+        rows = {
+            number: _states(answer)
+            for number, answer in enumerate(answers)
+            if not isinstance(answer, BaseException)
+        }
+        self.partitions = rows if len(brokers) <= MOST_SHOWN else {}
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer  # a sum without one part would look like progress
+        return {state: sum(row[state] for row in rows.values()) for state in LISTABLE}
+
+    async def groups(self) -> GroupSummary | None:
+        """Returns the waiting groups in a few numbers; None for a queue that has no groups."""
+        if self._broker is None:
+            self._broker = self._source.open_broker()
+        store = self._broker.groups
+        return None if store is None else await store.summary()
 
     async def monitored(self) -> tuple[str, NamespaceStats] | None:
         """Reads the statistics of the queue's namespace, with its name; None without a namespace."""
@@ -70,3 +108,12 @@ class QueueLengths:
         """Closes the connection."""
         if self._broker is not None:
             await self._broker.close()
+
+
+async def _counted(broker: ServedBroker) -> dict[str, int]:
+    async with asyncio.timeout(PATIENCE):
+        return await broker.counts_over_lanes()
+
+
+def _states(counted: Mapping[str, int]) -> dict[str, int]:
+    return {state: sum(counted[key] for key in keys) for state, keys in LISTABLE.items()}

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -22,10 +22,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from oxcart.broker.port import Code, Outcome, OutcomeKind
-from oxcart.broker.port.results import NamespaceStats
+from oxcart.broker.port.results import GroupSummary, NamespaceStats
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import ReplyCode
-from oxcart.observe import bridge, names
+from oxcart.model.partitions import split_partition
+from oxcart.observe import bridge, names, shares
 from oxcart.observe._tally import CALL_SECONDS, Tally
 from oxcart.observe.families import histogram
 from oxcart.observe.numbers import REFUSED, SNOOZED, STATUSES, QueueNumbers
@@ -36,10 +37,15 @@ log = logging.getLogger("oxcart.metrics")
 FRESH = 1.0
 #: Most seconds that a scrape waits for the server.
 PATIENCE = 2.0
+#: Most seconds that one number of one queue may take, so that a server that hangs hides its own numbers only.
+ANSWER = 1.5
 
 
 #: Outcomes of attempts that did not succeed.
 _BAD = frozenset({OutcomeKind.FAILED, OutcomeKind.RETRY, OutcomeKind.DELAY})
+
+
+T = TypeVar("T")
 
 
 class Measured(Protocol):
@@ -81,6 +87,7 @@ class Metrics(Collector):
         self._measured = queues
         self._clock = clock
         self._numbers: dict[str, QueueNumbers] = {queue.name: QueueNumbers() for queue in queues}
+        self._parts: set[str] = set()  # partitions whose numbers are those of their queue
         self._scripts: dict[str, Tally] = {}
         self._workers = 0
         self._reconnects = 0
@@ -90,6 +97,8 @@ class Metrics(Collector):
         self._unroutable: dict[str, int] = {}
         self._skews: dict[str, float] = {}
         self._ages: dict[str, float] = {}
+        self._groups: dict[str, GroupSummary] = {}
+        self._partitions: dict[str, dict[int, dict[str, int]]] = {}
         self._read_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None
         self.registry.register(self)
@@ -162,6 +171,11 @@ class Metrics(Collector):
         self._workers += change
 
     def _new(self, queue: str) -> QueueNumbers:
+        """Returns the numbers of a queue; those of a partition are its queue's if that is measured."""
+        found = split_partition(queue)
+        if found is not None and (whole := self._numbers.get(found[0])) is not None:
+            self._parts.add(queue)
+            return self._numbers.setdefault(queue, whole)
         return self._numbers.setdefault(queue, QueueNumbers())
 
     # -- called by a scraper
@@ -188,7 +202,7 @@ class Metrics(Collector):
         await asyncio.wait((self._reading,), timeout=PATIENCE)
         if not self._reading.done():
             self._lengths, self._namespaces, self._unroutable = {}, {}, {}
-            self._skews, self._ages = {}, {}
+            self._skews, self._ages, self._groups, self._partitions = {}, {}, {}, {}
 
     async def close(self) -> None:
         """Cancels a read in progress."""
@@ -197,29 +211,38 @@ class Metrics(Collector):
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def _read(self) -> None:
-        answers = await asyncio.gather(*map(_measure, self._measured), return_exceptions=True)
+        answers, namespaces, skews, ages, groups = await asyncio.gather(
+            asyncio.gather(*(_within(_measure(queue)) for queue in self._measured), return_exceptions=True),
+            self._read_namespaces(),
+            self._read_each("skew", float),
+            self._read_each("oldest", float),
+            self._read_each("groups", GroupSummary),
+        )
         lengths, unroutable = {}, {}
         for queue, answer in zip(self._measured, answers, strict=True):
             if not isinstance(answer, BaseException):
                 lengths[queue.name], unroutable[queue.name] = answer
             else:
                 log.debug("could not read the lengths of queue %s: %r", queue.name, answer)
-        self._namespaces = await self._read_namespaces()
-        self._skews = await self._read_each("skew")
-        self._ages = await self._read_each("oldest")
+        self._namespaces, self._skews, self._ages, self._groups = namespaces, skews, ages, groups
+        self._partitions = {
+            queue.name: parts for queue in self._measured if (parts := getattr(queue, "partitions", None))
+        }
         self._lengths, self._unroutable, self._read_at = lengths, unroutable, self._clock()
 
     async def _read_namespaces(self) -> dict[str, NamespaceStats]:
-        looks = [look() for queue in self._measured if (look := getattr(queue, "monitored", None))]
+        looks = [_within(look()) for queue in self._measured if (look := getattr(queue, "monitored", None))]
         answers = await asyncio.gather(*looks, return_exceptions=True)
         return dict(seen for seen in answers if isinstance(seen, tuple))
 
-    async def _read_each(self, what: str) -> dict[str, float]:
-        """Reads a number of every queue that has it."""
-        looks = {queue.name: look() for queue in self._measured if (look := getattr(queue, what, None))}
+    async def _read_each(self, what: str, kind: type[T]) -> dict[str, T]:
+        """Reads a value of every queue that has it."""
+        looks = {
+            queue.name: _within(look()) for queue in self._measured if (look := getattr(queue, what, None))
+        }
         answers = await asyncio.gather(*looks.values(), return_exceptions=True)
         found = zip(looks, answers, strict=True)
-        return {name: number for name, number in found if isinstance(number, float)}
+        return {name: number for name, number in found if isinstance(number, kind)}
 
     def collect(self) -> Iterator[Metric]:
         """Yields every metric, for the registry."""
@@ -250,6 +273,8 @@ class Metrics(Collector):
         for name, skew in self._skews.items():
             skews.add_metric([name], skew)
         yield skews
+        yield from shares.of_groups(self._groups)
+        yield shares.of_partitions(self._partitions)
         yield histogram(
             "bullmq_script_duration_seconds",
             "Time until a script was answered, the way there and back included.",
@@ -265,7 +290,7 @@ class Metrics(Collector):
         )
 
     def _of_queues(self) -> Iterator[Metric]:
-        queues = self._numbers.items()
+        queues = [row for row in self._numbers.items() if row[0] not in self._parts]
         yield from names.collect(queues)
         for metric, text, of in _COUNTERS:
             counter = CounterMetricFamily(metric, text, labels=["queue"])
@@ -299,6 +324,11 @@ class Metrics(Collector):
             for state, count in counts.items():
                 gauge.add_metric([name, state], count)
         return gauge
+
+
+async def _within(work: Awaitable[T]) -> T:
+    async with asyncio.timeout(ANSWER):
+        return await work
 
 
 async def _measure(queue: Measured) -> tuple[dict[str, int], int]:

@@ -6,6 +6,7 @@
     mail.groups.set("tenant-7", weight=3)               # three jobs per round instead of one
     mail.groups.pause("tenant-42")
     print(mail.groups.usage("tenant-42"))
+    print((mail.groups.summary()).largest)              # the groups with the most waiting jobs
 
 The jobs without a group are a group of their own, named "". docs/groups.md describes what peers see.
 """
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, UnsetType
 
 import oxcart.groups as _groups
-from oxcart.broker.port.results import GroupSettings
+from oxcart.broker.port.results import GroupSettings, GroupSummary
 from oxcart.groups import GroupUsage
 from oxcart.sync import _portal
 
@@ -87,6 +88,13 @@ class Groups(_portal.Twin[_groups.Groups]):
     def usage(self, group: str) -> GroupUsage:
         """Returns how many jobs of a group wait, run, and started in the present minute."""
         return self._queue.run(self.asynchronous.usage(group))
+
+    def summary(self) -> GroupSummary:
+        """Returns the waiting groups in a few numbers, and the largest of them.
+
+        The server runs at most about 370 short commands for it, however many groups there are.
+        """
+        return self._queue.run(self.asynchronous.summary())
 
     def list(self, *, after: str | None = None, limit: int = 100) -> dict[str, int]:
         """Returns groups with waiting jobs in the order of their names, and how many each has.

@@ -5,7 +5,8 @@ The scripts that add and claim jobs let them take turns (``lua/parts/groups.lua`
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import msgspec
@@ -14,11 +15,19 @@ from msgspec import UNSET, UnsetType
 from oxcart.broker.bullmq.part import QueuePart
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.port.groups import Groups
-from oxcart.broker.port.results import GroupSettings
+from oxcart.broker.port.results import GroupSettings, GroupSummary
 from oxcart.broker.replies import text, texts
 
 #: Notes that one call looks at, and running jobs that one pipeline reads.
 STEP = 500
+#: Groups that a summary looks at one by one; with more it draws so many waiting jobs at random.
+WALKED, DRAWN = 100, 64
+#: The largest groups that a summary names.
+NAMED = 20
+#: How long a job may wait for its turn before a peer promotes it, and the scores of one ms in ``delayed``.
+DAY_MS, TICK = 86_400_000, 4096
+#: Jobs that go in front of their group count their place down from here.
+FRONT = 9_007_199_254_740_991
 
 
 class _Stored(msgspec.Struct):
@@ -70,7 +79,7 @@ class QueueGroups(QueuePart, Groups):
         broker, keys, bucket = self._broker, self._broker.keys, f"g:{group}"
         waiting, started = await broker.caller.pipeline(
             [
-                ("ZLEXCOUNT", keys.parked(), f"[{bucket}\n", f"({bucket}\x0b"),
+                ("ZLEXCOUNT", keys.parked(), *_range(group)),
                 ("GET", keys.starts(bucket)),
             ]
         )
@@ -82,6 +91,44 @@ class QueueGroups(QueuePart, Groups):
         start = "" if after is None else f"g:{after}"
         found = await broker.caller.again(load("list_groups"), broker.keys.meta(), start, limit)
         return [(text(name), count) for name, count in zip(found[::2], found[1::2], strict=True)]
+
+    async def summary(self) -> GroupSummary:
+        broker, parked = self._broker, self._broker.keys.parked()
+        before, waiting, turns = await broker.caller.pipeline(
+            [
+                ("ZLEXCOUNT", parked, "-", "(g:"),
+                ("ZLEXCOUNT", parked, "[g:", "(g;"),
+                ("ZCARD", broker.keys.turns()),
+            ]
+        )
+        if not waiting:
+            return GroupSummary()
+        rows = await self.page(None, WALKED + 1)
+        if exact := len(rows) <= WALKED:
+            groups = len(rows)
+        else:
+            groups, rows = max(turns, len(rows)), await self._drawn(before, waiting)
+        ages = await self._ages(name for name, _ in rows)
+        largest = dict(sorted(rows, key=lambda row: (-row[1], row[0]))[:NAMED])
+        return GroupSummary(groups, waiting, largest, max(ages, default=0), exact)
+
+    async def _drawn(self, before: int, waiting: int) -> list[tuple[str, int]]:
+        """Returns the groups of some random waiting jobs; one with many jobs is likely among them."""
+        caller, parked = self._broker.caller, self._broker.keys.parked()
+        ranks = [before + rank for rank in random.sample(range(waiting), min(DRAWN, waiting))]
+        found = await caller.pipeline([("ZRANGE", parked, rank, rank) for rank in ranks])
+        drawn = {note[0].partition(b"\n")[0] for note in found if note}
+        names = [text(bucket[2:]) for bucket in drawn if bucket.startswith(b"g:")]
+        counts = await caller.pipeline([("ZLEXCOUNT", parked, *_range(name)) for name in names])
+        return list(zip(names, counts, strict=True))
+
+    async def _ages(self, names: Iterable[str]) -> list[int]:
+        """Returns for how many ms the next job of each group has waited."""
+        broker, parked = self._broker, self._broker.keys.parked()
+        asked = [("ZRANGEBYLEX", parked, *_range(name), "LIMIT", 0, 1) for name in names]
+        now, found = await broker.now(), await broker.caller.pipeline(asked)
+        since = [_parked_at(note[0]) for note in found if note]
+        return [max(now - at, 0) for at in since if at is not None]
 
     async def jobs(self, group: str) -> AsyncIterator[list[str]]:
         broker, after = self._broker, b""
@@ -115,6 +162,20 @@ class QueueGroups(QueuePart, Groups):
             if len(ids) < STEP:
                 break
         return found
+
+
+def _range(group: str) -> tuple[str, str]:
+    """Returns the bounds of a group's notes in ``ox:parked``."""
+    return f"[g:{group}\n", f"(g:{group}\x0b"
+
+
+def _parked_at(note: bytes) -> int | None:
+    """Returns since when a job waits, in ms, from the order in its note (``lua/parts/groups.lua``)."""
+    order = note.partition(b"\n")[2]
+    if not order[11:27].isdigit():
+        return None
+    place = int(order[11:27])
+    return (FRONT - place if order[10:11] == b"0" else place) // TICK - DAY_MS
 
 
 def _argument(value: Any) -> str | int | float:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from msgspec import UNSET, UnsetType
 
-from oxcart.broker.port.results import GroupSettings
+from oxcart.broker.port.results import GroupSettings, GroupSummary
 
 
 class Groups(Protocol):
@@ -43,6 +43,9 @@ class Groups(Protocol):
 
     async def page(self, after: str | None, limit: int) -> list[tuple[str, int]]:
         """Returns groups with waiting jobs by their names, from behind one, and how many each has."""
+
+    async def summary(self) -> GroupSummary:
+        """Returns the waiting groups in a few numbers, with a bounded number of commands."""
 
     def jobs(self, group: str) -> AsyncIterator[list[str]]:
         """Yields the ids of the jobs that wait for a group's turn, in steps, the next one first."""

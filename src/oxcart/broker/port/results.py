@@ -142,6 +142,25 @@ class GroupSettings(msgspec.Struct, frozen=True):
     paused: bool = False
 
 
+class GroupSummary(msgspec.Struct, frozen=True):
+    """The waiting groups of a queue in a few numbers, at a cost that does not grow with their number.
+
+    Attributes:
+        groups: Groups with waiting jobs: exact up to 100, above that those that take turns at this moment.
+        waiting: Jobs that wait for their group's turn.
+        largest: The groups with the most waiting jobs and their numbers, largest first, at most 20. With more
+            than 100 groups they are the largest of those that 64 random waiting jobs belong to.
+        oldest_ms: For how long the next job of a group has waited, the longest of the groups looked at.
+        exact: Whether every group was looked at.
+    """
+
+    groups: int = 0
+    waiting: int = 0
+    largest: dict[str, int] = {}
+    oldest_ms: int = 0
+    exact: bool = True
+
+
 class NamespaceStats(msgspec.Struct, frozen=True):
     """The monitoring list of Bridge's specification, for one namespace.
 
