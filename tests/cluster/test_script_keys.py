@@ -128,6 +128,7 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
     await broker.steps.receive(some.id, some.token, "go", "go", wait=b"wait\t", arrived=b"", late=b"")
     await broker.steps.signal(some.id, "go", b"1")
     await broker.renew([Lease(job.id, job.token, job.starts) for job in jobs.values()], 30_000)
+    await broker.suspects.start([Lease(some.id, some.token, some.starts)], alone=False)
     client.delete(f"{at}:low:lock")
     await broker.renew([Lease("low", jobs["low"].token, jobs["low"].starts)], 30_000)
     await broker.finish(

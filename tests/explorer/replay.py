@@ -165,7 +165,7 @@ class Replay:
 
 
 def _asked(count: int, token: str) -> list[str]:
-    return ["", str(count), token, str(LEASE), "", "", "", "1000000", ""]
+    return ["", str(count), token, str(LEASE), "", "", "", "1000000", "", ""]
 
 
 def _job_of(name: str) -> int:

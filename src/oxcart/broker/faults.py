@@ -16,7 +16,7 @@ from oxcart.model.errors import PayloadError
 _DIGITS = 15
 
 #: Whole numbers from 0 on: attempts, starts and stalls. Scripts count them up.
-_COUNTS = frozenset((b"atm", b"attemptsMade", b"ats", b"stc", b"ox:excused", b"ox:forgiven"))
+_COUNTS = frozenset((b"atm", b"attemptsMade", b"ats", b"stc", b"ox:excused", b"ox:forgiven", b"ox:shared"))
 #: Times and spans, which a peer may write with a fraction.
 _NUMBERS = frozenset(
     (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from oxcart.broker.port import Claimed
@@ -17,6 +17,7 @@ from oxcart.engine.running import RunningJob
 from oxcart.engine.runs import ClaimedRuns
 from oxcart.engine.source import Source
 from oxcart.engine.spans import WorkerSpans
+from oxcart.engine.suspects import Suspects
 from oxcart.engine.unknown import UnknownNames
 from oxcart.engine.verdict import Verdict
 
@@ -30,6 +31,8 @@ class Arrivals:
         worker_id: The worker's id.
         state: The value of its lifespan.
         sources: Its queues with their handlers, by their numbers.
+        concurrency: How many jobs it may have at once.
+        lock_ms: How long a lease lasts.
         executor: Receives the jobs that a handler can run.
         claims: Receives the outcomes of the others.
         leases: Renews the leases of all of them.
@@ -38,6 +41,7 @@ class Arrivals:
         spans: Traces them; None without tracing.
         observer: Is notified of starts.
         stopping: Set once the worker begins no more jobs.
+        broken: Receives a task that has ended; its error ends the worker.
     """
 
     def __init__(
@@ -46,6 +50,8 @@ class Arrivals:
         state: Any,
         sources: Mapping[int, Source],
         *,
+        concurrency: int,
+        lock_ms: int,
         executor: Executor,
         claims: Claims,
         leases: Leases,
@@ -54,6 +60,7 @@ class Arrivals:
         spans: WorkerSpans | None,
         observer: Observer | None,
         stopping: asyncio.Event,
+        broken: Callable[[asyncio.Task[None]], None],
     ) -> None:
         self._worker_id = worker_id
         self._state = state
@@ -69,13 +76,29 @@ class Arrivals:
         self._unknown = UnknownNames(verdict)
         self._runs = ClaimedRuns(
             ready=self._dispatch,
-            delay=lambda station, job, ms: claims.submit(station, job, verdict.snoozed(job, ms)),
+            delay=self._delay_run,
+        )
+        self.suspects = Suspects(
+            concurrency,
+            lock_ms / 1000,
+            busy=lambda: executor.load + self._runs.load,
+            drained=claims.drained,
+            start=self._start_suspect,
+            give_back=lambda job: self._give_back([job]),
+            gone=self._suspect_gone,
+            resume=lambda: claims.wake(None),
+            ended=broken,
         )
 
     @property
     def load(self) -> int:
-        """How many jobs wait for the next runs of their schedules."""
-        return self._runs.load
+        """How many slots the jobs take that wait for the next runs of their schedules, or to be isolated."""
+        return self._runs.load + self.suspects.load
+
+    @property
+    def held(self) -> int:
+        """How many jobs wait."""
+        return self._runs.load + self.suspects.held
 
     def take(self, station: Station, claimed: Claimed, began: float) -> None:
         """Takes the jobs of a claim.
@@ -97,11 +120,14 @@ class Arrivals:
                 if not job.fault:
                     job.handler = handlers.find(claim.name)
                     job.limit = self._executor.limit_of(job)
+                    # A job that its policy ends unrun needs no isolation.
+                    if claimed.suspects and job.handler and self._verdict.before_start(job) is None:
+                        self.suspects.suspect(job)
             except Exception as error:  # a malformed job must not end this worker, and then the next
                 log.exception("queue %s: could not decode job %s", job.queue, job.id, extra=job.facts())
                 job.fault = f"{type(error).__name__}: {error}"
             jobs.append(job)
-            timeouts.append(job.limit)
+            timeouts.append(None if job in self.suspects.known else job.limit)  # a suspect may wait
             if claim.advances_schedule:
                 runs.append(job)
         if self._stopping.is_set():
@@ -120,23 +146,48 @@ class Arrivals:
 
     def give_back(self) -> None:
         """Returns the jobs that wait to their queues."""
-        self._give_back(self._runs.take_back())
+        self._give_back(self._runs.take_back() + self.suspects.take_back())
 
     def _give_back(self, jobs: list[RunningJob]) -> None:
         for job in jobs:
             self._claims.submit(job.station, job, self._verdict.given_back(job))
 
     def _dispatch(self, station: Station, jobs: list[RunningJob]) -> None:
-        ready = []
+        ready, suspects = [], self.suspects.known
         for job in jobs:
             if job.fault:
                 self._claims.submit(station, job, self._verdict.quarantined(job, job.fault))
             elif job.handler is None:
                 self._claims.submit(station, job, self._unknown.outcome_of(job, station.broker.queue))
+            elif suspects and job in suspects:
+                self.suspects.take(job)
             else:
                 ready.append(job)
+        self._start(ready)
+
+    def _start(self, jobs: list[RunningJob]) -> None:
+        if self._spans is not None or self._observer is not None:
+            for job in jobs:
                 if self._spans is not None:
-                    self._spans.start(station, job)
+                    self._spans.start(job.station, job)
                 if self._observer is not None:
                     self._observer.job_started(job)
-        self._executor.give(ready)
+        self._executor.give(jobs)
+
+    def _delay_run(self, station: Station, job: RunningJob, ms: int) -> None:
+        self.suspects.left(job)
+        self._claims.submit(station, job, self._verdict.snoozed(job, ms))
+
+    def _start_suspect(self, job: RunningJob) -> None:
+        self._leases.hold(job.station.index, [job], [job.limit])  # the time that it may run begins now
+        self._start([job])
+
+    def _suspect_gone(self, job: RunningJob) -> None:
+        log.warning(
+            "queue %s: the lease of job %s was lost before it started",
+            job.queue,
+            job.id,
+            extra=job.log_fields(),
+        )
+        self._leases.let_go(job.station.index, [job.id])
+        self._leases.drop(job.station.index, [job.id])

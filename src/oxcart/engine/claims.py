@@ -539,7 +539,7 @@ class Claims:
 
 def _with_count(ask: Ask, count: int, lanes: tuple[str, ...]) -> Ask:
     limits = (ask.limit_max, ask.limit_duration, ask.max_bytes, ask.spell_us)
-    return Ask(count, ask.lock_ms, ask.worker, *limits, ask.metrics, lanes, ask.version)
+    return Ask(count, ask.lock_ms, ask.worker, *limits, ask.metrics, lanes, ask.version, ask.isolates)
 
 
 def _bytes(claimed: Claimed) -> int:

@@ -78,7 +78,8 @@ class Worker:
         lock_duration: How long a lease lasts without renewal.
         renew_every: How often leases are renewed; half the lease by default.
         stalled_interval: How often to check for jobs of lost workers.
-        max_stalled: How often a job may be recovered before it fails.
+        max_stalled: How often a job may be recovered before it fails. After the first time only losses count
+            in which it ran alone.
         timeout: How long an attempt may take if neither job nor handler has a timeout; None for no limit.
         shutdown_timeout: How long running jobs may take to end when the worker is stopped.
         limiter: ``(max, duration)``: at most so many jobs in that time over all workers of a queue.
@@ -170,7 +171,7 @@ class Worker:
             max_started=max_started,
         )
         ask = Ask(0, self._lock_ms, self.name, *limits, spell_us=SPELL_US, metrics=metrics)
-        self._ask = msgspec.structs.replace(ask, version=read_version(version))
+        self._ask = msgspec.structs.replace(ask, version=read_version(version), isolates=True)
         self._stations: list[Station] = []
         self._state: Any = None
         self._stopping = asyncio.Event()
@@ -259,7 +260,7 @@ class Worker:
         self._claims.paused = True
         if wait:
             await self._claims.drained()  # a claim in flight may still return jobs
-            while self._executor.load and not self._stopping.is_set():
+            while (self._executor.load or self._arrivals.held) and not self._stopping.is_set():
                 self._eased.clear()
                 await self._eased.wait()
             await self._claims.drained()
@@ -359,6 +360,8 @@ class Worker:
             self.id,
             self._state,
             self._sources,
+            concurrency=self.concurrency,
+            lock_ms=self._lock_ms,
             executor=self._executor,
             claims=self._claims,
             leases=self._leases,
@@ -367,6 +370,7 @@ class Worker:
             spans=self._spans,
             observer=observer,
             stopping=self._stopping,
+            broken=self._loop_ended,
         )
         await self._mesh.begin(self._stopping)
         self._outbox = Outbox(
@@ -405,7 +409,9 @@ class Worker:
 
     def _is_holding(self) -> bool:
         """Returns whether this worker has jobs or outcomes; a call in flight carries outcomes, or claims."""
-        return self._load() > 0 or any(one.calls or one.outcomes for one in self._mesh.stations)
+        return self._load() + self._arrivals.held > 0 or any(
+            one.calls or one.outcomes for one in self._mesh.stations
+        )
 
     def _attach(self, broker: ServedBroker) -> None:
         broker.attach(
@@ -447,6 +453,8 @@ class Worker:
     # -- the path of a job
 
     def _job_done(self, job: RunningJob, outcome: Outcome) -> None:
+        if self._arrivals.suspects.known:
+            self._arrivals.suspects.left(job)
         if job in self._given_up:
             return  # it was returned because it would not end; the job is no longer ours
         self._claims.submit(job.station, job, outcome)

@@ -640,7 +640,7 @@ class TestRepeatable:
         job = await q.active()
         await q.add("b")
         ends = ("c", 1, job.token, q.clock.now, "", "", "a", job.starts, "1")
-        args = (q.clock.now, 1, "tok", 30_000, "", "", "", 1000, "", 1, *ends)
+        args = (q.clock.now, 1, "tok", 30_000, "", "", "", 1000, "", "", 1, *ends)
         first = self.call(store, "finish", "s", 1, args)
         after = whole()
         again = self.call(store, "finish", "s", 1, args)
@@ -650,7 +650,7 @@ class TestRepeatable:
 
     async def test_a_claim_that_is_repeated_after_its_lease_ran_out(self, q: Q, store: redis.Redis) -> None:
         await q.add("a")
-        args = (q.clock.now, 1, "tok", 30_000, "", "", "", 1000, "")
+        args = (q.clock.now, 1, "tok", 30_000, "", "", "", 1000, "", "")
         self.call(store, "claim", "s", 1, args)
         store.delete("bull:q:a:lock")
         again = self.call(store, "claim", "s", 1, args)
@@ -661,7 +661,7 @@ class TestRepeatable:
         self, q: Q, store: redis.Redis
     ) -> None:
         await q.add("a")
-        args = (q.clock.now, 1, "tok", 30_000, "", "", "", 1000, "")
+        args = (q.clock.now, 1, "tok", 30_000, "", "", "", 1000, "", "")
         self.call(store, "claim", "s", 1, args)
         store.set("bull:q:a:lock", "other")
         store.hset("bull:q:a", "ats", 2)
@@ -686,6 +686,7 @@ class TestRepeatable:
             "set_group",
             "list_groups",
             "group_jobs",
+            "isolate",
         }
         elsewhere = {"rescue", "sweep", "obliterate", "retry_jobs", "publish", "remove_orphans"}
         elsewhere |= {"expire", "appear"}

@@ -116,6 +116,7 @@ class BridgeBroker(Reading):
     deduplication = flows = gates = graphs = groups = lanes = limits = logs = metrics = updates = webhooks = (
         None
     )
+    suspects = None
 
     def __init__(
         self,

@@ -84,6 +84,10 @@ class BridgeClaim(msgspec.Struct):
         return count_of(self.run.get(b"stc"))
 
     @property
+    def shared_stalls(self) -> int:
+        return 0
+
+    @property
     def forgiven_starts(self) -> int:
         return count_of(self.run.get(b"ox:forgiven"))
 

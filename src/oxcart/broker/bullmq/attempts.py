@@ -30,6 +30,7 @@ def claim_args(ask: Ask, now: int | str, token: str, lane: str | None) -> list[b
         "" if ask.limit_duration is None else ask.limit_duration,
         ask.max_bytes,
         ask.spell_us or "",
+        "1" if ask.isolates else "",
     ]
 
 
@@ -81,6 +82,7 @@ def read_claim(answer: Any, token: str) -> Claimed:
     flat = msgpack.unpackb(answer[1], raw=True)
     jobs: list[ClaimedJob] = []
     aside, now = [], answer[8]
+    suspects = False
     for i in range(0, len(flat), 2):
         try:
             job_id = flat[i].decode()
@@ -90,6 +92,8 @@ def read_claim(answer: Any, token: str) -> Claimed:
         pairs = iter(flat[i + 1])
         fields = dict(zip(pairs, pairs, strict=True))
         starts = count_of(fields.get(b"ats"))
+        if b"stc" in fields:
+            suspects = True
         # A repeated answer is read after the claim, a first answer before it.
         jobs.append(BullMQClaim(job_id, token, starts if answer[7] == 1 else starts + 1, now, fields))
     found = Claimed(
@@ -101,6 +105,7 @@ def read_claim(answer: Any, token: str) -> Claimed:
         [orphan.decode("utf-8", "replace") for orphan in answer[6] + aside],
         answer[7] == 1,
         more=answer[7] == 2,
+        suspects=suspects,
     )
     if len(answer) > 9:  # there was a choice of lanes, which the script counts from 1
         found.lane = answer[9] - 1 if answer[9] else None

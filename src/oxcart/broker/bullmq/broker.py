@@ -29,6 +29,7 @@ from oxcart.broker.bullmq.schedules import QueueSchedules
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.bullmq.sealed_values import QueueSealedValues
 from oxcart.broker.bullmq.steps import QueueSteps
+from oxcart.broker.bullmq.suspects import QueueSuspects
 from oxcart.broker.bullmq.webhooks import WebhookIndex
 from oxcart.broker.bullmq.workers import QueueWorkers
 from oxcart.broker.caller import Caller, script_error
@@ -178,6 +179,7 @@ class BullMQBroker(Connected):
         self.rescue = QueueRescue(self)
         self.sealed_values = QueueSealedValues(self)
         self.steps = QueueSteps(self)
+        self.suspects = QueueSuspects(self)
         self.updates = QueueUpdates(self)
         self.webhooks = WebhookIndex(self)
 

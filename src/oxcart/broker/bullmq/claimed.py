@@ -92,6 +92,10 @@ class BullMQClaim(msgspec.Struct):
         return count_of(self.fields.get(b"stc"))
 
     @property
+    def shared_stalls(self) -> int:
+        return count_of(self.fields.get(b"ox:shared"))
+
+    @property
     def forgiven_starts(self) -> int:
         return count_of(self.fields.get(b"ox:forgiven"))
 

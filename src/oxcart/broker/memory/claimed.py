@@ -128,6 +128,10 @@ class MemoryClaim(msgspec.Struct, kw_only=True):
         return self.options.callback_url
 
     @property
+    def shared_stalls(self) -> int:
+        return 0
+
+    @property
     def has_conditions(self) -> bool:
         return self.expires_ms is not None or self.deferred_failure is not None or self.stalls > 0
 

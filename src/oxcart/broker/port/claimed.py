@@ -74,6 +74,10 @@ class ClaimedJob(Protocol):
         """How often the job was recovered from a lost worker."""
 
     @property
+    def shared_stalls(self) -> int:
+        """How often it was lost beside other jobs after its first stall; such losses are no stalls."""
+
+    @property
     def forgiven_starts(self) -> int:
         """Starts before the last manual retry of the job."""
 

@@ -28,7 +28,7 @@ from oxcart.broker.port.results import (
     Tended,
 )
 from oxcart.broker.port.streams import LanePlace
-from oxcart.broker.port.values import Outage
+from oxcart.broker.port.values import Lease, Outage
 from oxcart.broker.progress import OnProgress, silent
 from oxcart.model.errors import OxcartError
 from oxcart.model.filter import JobFilter
@@ -488,6 +488,17 @@ class Updates(Protocol):
         """
 
 
+class Suspects(Protocol):
+    """Notes of how jobs run that were lost before: only those that ran alone may have ended their worker.
+
+    A claim with ``Ask.isolates`` notes that its suspects wait. Such a job that is lost without another note
+    was not started, and its loss counts nowhere.
+    """
+
+    async def start(self, leases: Sequence[Lease], *, alone: bool) -> list[str]:
+        """Notes that jobs start, alone in their worker or not; returns the ids whose lease is gone."""
+
+
 class Metrics(Protocol):
     """Counts of ended jobs by the minute."""
 
@@ -640,6 +651,11 @@ class Parts(Protocol):
     @property
     def schedules(self) -> Schedules | None:
         """The schedules."""
+        return None
+
+    @property
+    def suspects(self) -> Suspects | None:
+        """Notes of how jobs run that were lost before."""
         return None
 
     @property

@@ -34,6 +34,7 @@ class Ask(msgspec.Struct, frozen=True):
             none to claim from this queue. Among lanes with equal first jobs this order decides.
         version: The version of the program that finishes attempts with this call; empty for none. A pipeline
             that reads the queue records it.
+        isolates: Whether the worker runs jobs that were lost before as ``Parts.suspects`` describes.
     """
 
     count: int = 1
@@ -46,6 +47,7 @@ class Ask(msgspec.Struct, frozen=True):
     metrics: int = 0
     lanes: tuple[str, ...] = ()
     version: str = ""
+    isolates: bool = False
 
 
 #: Claims no job.
@@ -70,6 +72,7 @@ class Claimed(msgspec.Struct):
         lane: With a choice of lanes: the chosen one, by its index in ``Ask.lanes``; None for none.
         shut: All of the lanes are closed, because their base queue is.
         empty: The empty lanes, by their indexes, and when their next delayed jobs are due, or 0.
+        suspects: Whether one of the jobs was lost before.
     """
 
     jobs: list[ClaimedJob]
@@ -83,6 +86,7 @@ class Claimed(msgspec.Struct):
     lane: int | None = None
     shut: bool = False
     empty: list[tuple[int, int]] = []
+    suspects: bool = False
 
 
 class Outcome(msgspec.Struct):

@@ -5,7 +5,8 @@
 --          3 now or "" (time.lua), 4 how many, followed by the names of the lanes to choose from (parts/lanes.lua)
 --          5 token, 6 lock ms, 7 worker name or "",
 --          8 limiter max or "", 9 limiter duration or "", 10 payload bytes after which to stop,
---          11 microseconds of server time after which to stop, or ""; at least eight jobs are claimed in any case
+--          11 microseconds of server time after which to stop, or ""; at least eight jobs are claimed in any case,
+--          12 "1" if the worker isolates jobs that were lost before (isolate.lua), or ""
 -- Returns  { {}, jobs, limited, due, closed, active, orphans, repeated, now }: jobs is a flat list of id and
 --          fields as they were before the claim (the caller adds one to `ats` and sets `processedOn` to now), in
 --          MessagePack, because each string of a reply costs the server three times as much;

@@ -1,8 +1,8 @@
 -- Finishes attempts, and claims new jobs into the freed slots.
 --
 -- KEYS[1]  meta
--- ARGV     1 slot, 2 number of the call, 3-11 as in claim (4 may be 0: claim nothing)
---          12 how many attempts finish here; then groups of attempts that share most arguments:
+-- ARGV     1 slot, 2 number of the call, 3-12 as in claim (4 may be 0: claim nothing)
+--          13 how many attempts finish here; then groups of attempts that share most arguments:
 --          kind, how many, token, time or "" for that of the call, and for each attempt
 --          id, starts ("" or the `ats` of the claim), and by kind
 --          c completed  value
@@ -38,7 +38,7 @@ if kept then
 end
 
 local events, active_key = P .. "events", P .. "active"
-local count = tonumber(ARGV[12])
+local count = tonumber(ARGV[13])
 if count > MOST then
   refuse("ERR at most " .. MOST .. " attempts end in one call") -- Lua unpacks about 8000 values
 end
@@ -64,7 +64,7 @@ local minutes
 local categories, failure_codes = {}, {}
 
 local function read_items()
-  local at, index, last = 13, 0, 0
+  local at, index, last = 14, 0, 0
   while index < count do
     local kind, size = ARGV[at], sizes[ARGV[at]]
     local behind = index + tonumber(ARGV[at + 1])
@@ -614,7 +614,7 @@ end
 read_items()
 read_leases()
 find_run()
-local at, index = 13, 0
+local at, index = 14, 0
 while index < count do
   local kind, token, time, shared, earlier = ARGV[at], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
   time = time ~= "" and time or asked.stamp

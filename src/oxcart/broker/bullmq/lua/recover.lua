@@ -15,9 +15,10 @@
 -- Events   per recovered job `waiting` and `stalled`
 -- Keeps    a job stalled more often than allowed is marked with `defa`; the worker that claims it next
 --          fails it. A run of a schedule is never failed for this. A job whose worker was asked to cancel it is marked
---          as well. After an outage a cycle only notes the active jobs, and the next cycle comes when every healthy
+--          as well. A stall does not count if the job was lost before and other jobs ran in its worker
+--          (isolate.lua). After an outage a cycle only notes the active jobs, and the next cycle comes when every healthy
 --          worker has had the time to renew.
--- include: base gate insert history outage
+-- include: base gate insert history outage isolation
 -- include when needed: insert buckets groups limiting
 
 remembered()
@@ -71,16 +72,19 @@ local function recover(id)
     return
   end
   between = id
-  local known = redis.pcall("HMGET", key, "opts", "ox:history", "ox:cancel")
+  local known = redis.pcall("HMGET", key, "opts", "ox:history", "ox:cancel", "ox:beside", "ats")
   local opts = known[1]
   if not opts then
     between = nil
     return -- the job is gone: its id was all that was left
   end
-  local stalls = redis.pcall("HINCRBY", key, "stc", 1)
-  if type(stalls) ~= "number" then -- no number: the count starts again
-    call("HSET", key, "stc", 1)
-    stalls = 1
+  local stalls = 0
+  if not excuse(key, known[4], known[5]) then
+    stalls = redis.pcall("HINCRBY", key, "stc", 1)
+    if type(stalls) ~= "number" then -- no number: the count starts again
+      call("HSET", key, "stc", 1)
+      stalls = 1
+    end
   end
   local fine, decoded = pcall(cjson.decode, opts)
   local repeats = fine and type(decoded) == "table" and decoded["repeat"]

@@ -35,7 +35,8 @@ local function lease(keys, token, lock)
 end
 
 -- Reads a job before the claim. Returns a flat list of fields and values, or nil if the id names nothing readable.
--- Also returns its starts so far (as text if that is no count), the size of its payload, and its history if it has one.
+-- Also returns its starts so far (as text if that is no count), the size of its payload, its history if it has one, and
+-- its stalls if it has some.
 local function read_job(key)
   local fields = redis.pcall("HGETALL", key)
   if fields.err then
@@ -46,7 +47,7 @@ local function read_job(key)
   elseif #fields == 0 then
     return nil
   end
-  local starts, size, history = 0, 0, nil
+  local starts, size, history, stalls = 0, 0, nil, nil
   for i = 1, #fields, 2 do
     if fields[i] == "ats" then
       starts = count_of(fields[i + 1]) or fields[i + 1]
@@ -54,9 +55,11 @@ local function read_job(key)
       size = #fields[i + 1]
     elseif fields[i] == "ox:history" then
       history = fields[i + 1]
+    elseif fields[i] == "stc" then
+      stalls = fields[i + 1]
     end
   end
-  return fields, starts, size, history
+  return fields, starts, size, history, stalls
 end
 
 -- Claims up to `asked.count` jobs. `limiting` builds the check by type and key (parts/limiting.lua); it is called
@@ -107,6 +110,7 @@ local function claim_jobs(asked, limiting)
   end
   local limits = gate.limits and count > 0 and limiting(gate, now, count)
 
+  local suspects = {}
   local taken, keys, histories, bytes, full, passed_over, reading = {}, {}, {}, 0, false, 0, nil
   local jobs, all_starts = answer.jobs, answer.starts
   local function pass_over()
@@ -115,7 +119,7 @@ local function claim_jobs(asked, limiting)
   end
   local function take(id)
     local key = P .. id
-    local fields, starts, size, history = read_job(key)
+    local fields, starts, size, history, stalls = read_job(key)
     if not fields then
       if string.sub(id, 1, 2) ~= "0:" then -- else a wake-up token of ancient peers
         answer.orphans[#answer.orphans + 1] = id
@@ -131,6 +135,9 @@ local function claim_jobs(asked, limiting)
     taken[last], keys[last], all_starts[last] = id, key, type(starts) == "number" and starts + 1 or starts
     if history then
       histories[last] = history
+    end
+    if stalls and asked.isolates then
+      suspects[#suspects + 1] = last
     end
     jobs[2 * last - 1], jobs[2 * last] = id, fields
     bytes = bytes + size
@@ -214,6 +221,9 @@ local function claim_jobs(asked, limiting)
         call("HSET", keys[i], "processedOn", stamp, "ats", all_starts[i])
       end
     end
+    for _, i in ipairs(suspects) do -- until the worker starts it, a loss is not its doing
+      call("HSET", keys[i], "ox:beside", "w" .. all_starts[i])
+    end
   end
   if #taken > 0 or passed_over >= MOST or (limits and limits.is_tired) then
     call("ZADD", P .. "marker", 0, "0")
@@ -264,7 +274,7 @@ local function read_asked(at)
     worker = ARGV[at + 4] ~= "" and ARGV[at + 4] or nil,
     limit_max = ARGV[at + 5] ~= "" and ARGV[at + 5] or nil,
     limit_duration = ARGV[at + 6] ~= "" and ARGV[at + 6] or nil,
-    bytes = tonumber(ARGV[at + 7]),
+    bytes = tonumber(ARGV[at + 7]), isolates = ARGV[at + 9] == "1",
   }
 end
 

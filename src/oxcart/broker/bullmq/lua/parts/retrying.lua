@@ -18,7 +18,7 @@ local function retry_one(gate, id, state, front, reset, now)
   call("HDEL", key, "finishedOn", "processedOn", state == "failed" and "failedReason" or "returnvalue", "ox:category",
     "ox:untold", "ox:cancel", "ox:code", "ox:dead")
   if reset then
-    call("HDEL", key, "atm", "attemptsMade", "stc", "ox:excused")
+    call("HDEL", key, "atm", "attemptsMade", "stc", "ox:excused", "ox:shared")
     local starts = call("HGET", key, "ats")
     if starts then
       call("HSET", key, "ox:forgiven", starts)

@@ -1,0 +1,203 @@
+"""Isolates jobs that were lost before, so that only the guilty one is lost again (docs/decisions/160).
+
+A job that kills its process takes the attempts of its neighbours along. Its first loss counts as a stall for
+all of them. From then on each of them is a suspect. A suspect that was lost once runs beside other jobs, but
+with few other suspects. Another loss there does not count. Afterwards the suspect runs alone: the worker
+claims nothing, lets its other jobs end, commits their outcomes, and only then starts it. A loss alone counts.
+
+Every note reaches the server before the attempt starts, so a process may die at any moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from oxcart.broker.port import Lease
+from oxcart.engine.running import RunningJob
+from oxcart.model.errors import BrokerError
+
+log = logging.getLogger("oxcart.worker")
+
+#: How a suspect runs: beside others if it was lost once, alone if it was lost again.
+BESIDE, ALONE = 0, 1
+#: Seconds between checks whether the other jobs of the worker have ended.
+LOOK = 0.05
+
+
+class Suspects:
+    """The suspects that a worker has claimed and not started.
+
+    Args:
+        concurrency: How many jobs the worker may have at once.
+        patience: Seconds that uncommitted outcomes of other jobs may delay a job that runs alone: a lease,
+            after which their jobs run again anyway.
+        busy: Returns how many other jobs the worker has.
+        drained: Waits until no claim is in flight and every outcome is committed.
+        start: Starts a job.
+        give_back: Returns a job to its queue, because the server refused its note.
+        gone: Receives a job whose lease is gone.
+        resume: Called when the worker may claim again.
+        ended: Receives the task that works through the suspects when it has ended.
+    """
+
+    def __init__(
+        self,
+        concurrency: int,
+        patience: float,
+        *,
+        busy: Callable[[], int],
+        drained: Callable[[], Awaitable[None]],
+        start: Callable[[RunningJob], None],
+        give_back: Callable[[RunningJob], None],
+        gone: Callable[[RunningJob], None],
+        resume: Callable[[], None],
+        ended: Callable[[asyncio.Task[None]], None],
+    ) -> None:
+        self._concurrency = concurrency
+        self._patience = patience
+        self._busy = busy
+        self._drained = drained
+        self._start = start
+        self._give_back = give_back
+        self._gone = gone
+        self._resume = resume
+        self._ended = ended
+        #: Most suspects that run at once beside other jobs.
+        self.most = math.isqrt(concurrency)
+        #: How each suspect of the worker runs, until it ends.
+        self.known: dict[RunningJob, int] = {}
+        self._waiting: dict[int, deque[RunningJob]] = {BESIDE: deque(), ALONE: deque()}
+        self._starting: list[RunningJob] = []
+        self._beside: set[RunningJob] = set()
+        self._lone: RunningJob | None = None
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def held(self) -> int:
+        """How many jobs wait to be started."""
+        return sum(len(queue) for queue in self._waiting.values()) + len(self._starting)
+
+    @property
+    def load(self) -> int:
+        """How many slots the suspects keep the worker from filling, beside those in which they run.
+
+        Waiting jobs take no slot, or many suspects would stop the worker. Beyond the worker's concurrency
+        they do, so that one worker does not hoard them.
+        """
+        if self._lone is not None or self._waiting[ALONE]:
+            return self._concurrency
+        return len(self._starting) + max(0, len(self._waiting[BESIDE]) - self._concurrency)
+
+    def suspect(self, job: RunningJob) -> None:
+        """Notes a claimed job if it was lost before: it must run with few other suspects, or alone."""
+        claim = job.claim
+        if claim.stalls > 0:
+            # With one slot each job is alone, and its loss may count at once.
+            alone = self._concurrency == 1 or claim.stalls > 1 or claim.shared_stalls > 0
+            self.known[job] = ALONE if alone else BESIDE
+
+    def take(self, job: RunningJob) -> None:
+        """Takes a claimed suspect, and starts it when it may run."""
+        self._waiting[self.known[job]].append(job)
+        self._changed.set()
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._work(), name="oxcart-suspects")
+            self._task.add_done_callback(self._ended)
+
+    def left(self, job: RunningJob) -> None:
+        """Notes that a job has ended, in case it is a suspect."""
+        if self.known.pop(job, None) is None:
+            return
+        self._beside.discard(job)
+        if self._lone is job:
+            self._lone = None
+        self._changed.set()
+
+    def take_back(self) -> list[RunningJob]:
+        """Removes and returns the suspects that have not started."""
+        if self._task is not None:
+            self._task.cancel()
+        held = [job for queue in self._waiting.values() for job in queue] + self._starting
+        for queue in self._waiting.values():
+            queue.clear()
+        self._starting = []
+        for job in held:
+            self.known.pop(job, None)
+        return held
+
+    async def _work(self) -> None:
+        try:
+            while self.held or self._lone is not None:
+                self._changed.clear()
+                if self._lone is None and self._waiting[ALONE]:
+                    await self._next_alone()
+                elif self._lone is None and self._waiting[BESIDE] and len(self._beside) < self.most:
+                    await self._next_beside()
+                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LOOK if self._waiting[ALONE] else None):
+                        await self._changed.wait()
+        finally:
+            self._task = None
+
+    async def _next_alone(self) -> None:
+        """Starts the next suspect if nothing else of the worker can be lost with it."""
+        if self._busy():
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience):
+                await self._drained()
+        if self._busy() or not self._waiting[ALONE]:  # a claim was in flight, or the worker stops
+            return
+        job = self._waiting[ALONE].popleft()
+        log.info(
+            "queue %s: job %s runs alone, because its workers were lost",
+            job.queue,
+            job.id,
+            extra=job.log_fields(),
+        )
+        self._lone = job  # before the note: nothing may be claimed meanwhile
+        if not await self._begin(job, alone=True):
+            self._lone = None
+            self._changed.set()
+        if self._lone is None and not self._waiting[ALONE]:
+            self._resume()
+
+    async def _next_beside(self) -> None:
+        job = self._waiting[BESIDE].popleft()
+        self._beside.add(job)
+        if not await self._begin(job, alone=False):
+            self._beside.discard(job)
+
+    async def _begin(self, job: RunningJob, *, alone: bool) -> bool:
+        """Notes on the server how a job runs, and starts it; returns whether it started."""
+        notes = job.station.broker.suspects
+        assert notes is not None  # its broker counted the stalls
+        self._starting.append(job)
+        try:
+            gone = await notes.start([Lease(job.id, job.token, job.fencing)], alone=alone)
+        except BrokerError as error:
+            log.error(
+                "queue %s: could not note how job %s runs, returning it: %s",
+                job.queue,
+                job.id,
+                error,
+                extra=job.log_fields(),
+            )
+            self._starting.remove(job)
+            self.known.pop(job, None)
+            self._give_back(job)
+            return False
+        self._starting.remove(job)
+        if gone:
+            self.known.pop(job, None)
+            self._gone(job)
+            return False
+        self._start(job)
+        return True
