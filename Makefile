@@ -128,6 +128,10 @@ bench-bounds: install  ## how long one call holds the server with 1 000 000 jobs
 bench-formal: install  ## what the formal model costs: plain jobs against the commit before it, and jobs that use all
 	$(BIN)/python -m benchmarks.formal $(BENCH)
 
+.PHONY: bench-growth
+bench-growth: install  ## instructions per job with 1 to 1 000 000 jobs queued, large payloads, many lanes and groups; BENCH=--check
+	$(BIN)/python -m benchmarks.growth $(BENCH)
+
 bench-instructions: install  ## instructions of server and client per job; BENCH="--base REV --check" compares
 	$(BIN)/python -m benchmarks.instructions $(BENCH)
 
