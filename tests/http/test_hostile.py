@@ -28,7 +28,17 @@ FIELDS: dict[str, Any] = {
     "tags": {"tag": "\u2028event: forged\x85data: {}\u2029" + EVIL[:150]},
 }
 #: Those that take one line: each is refused or carried as it is, never interpreted.
-NAMES = ("type", "id", "correlation_id", "idempotency_key", "limit_key", "queue", "target", "callback_url")
+NAMES = (
+    "type",
+    "id",
+    "correlation_id",
+    "idempotency_key",
+    "limit_key",
+    "group",
+    "queue",
+    "target",
+    "callback_url",
+)
 
 
 @pytest.mark.parametrize("field", NAMES)

@@ -22,6 +22,7 @@ from oxcart.http import audit as audit_routes
 from oxcart.http import (
     dead_letters,
     flows,
+    groups,
     history,
     job_logs,
     jobs,
@@ -68,6 +69,7 @@ _PARTS = (
     operations,
     history,
     limits,
+    groups,
 )
 _ROUTES = [route for part in _PARTS for route in part.ROUTES]
 

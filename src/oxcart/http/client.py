@@ -47,6 +47,7 @@ class AddOptions(TypedDict, total=False):
     scheduled_at: str
     timeout: str | int | float
     max_attempts: int
+    group: str
     idempotency_key: str
     correlation_id: str
     tags: Mapping[str, str]

@@ -24,10 +24,12 @@ from oxcart.broker.port import ServedBroker
 from oxcart.dead_letters import DeadLetters
 from oxcart.engine.running import carry
 from oxcart.graph import Dependency
+from oxcart.groups import Groups
 from oxcart.handle import JobHandle
 from oxcart.http.client import Client
 from oxcart.http.ids import new_id
 from oxcart.http.refused import ApiRefused, unsupported
+from oxcart.http.remote_groups import RemoteGroups
 from oxcart.http.remote_jobs import RemoteDeadLetters, RemoteHandle, RemoteJobs, RemoteLimits
 from oxcart.http.remote_schedules import RemoteSchedules
 from oxcart.http.values import BatchAnswer, JobBody
@@ -62,6 +64,7 @@ _SENT = frozenset(
         "callback_url",
         "correlation_id",
         "delay",
+        "group",
         "idempotency_key",
         "job_id",
         "lifetime",
@@ -265,6 +268,7 @@ class RemoteQueue(Queue):
             "idempotency_key": options.idempotency_key,
             "callback_url": options.callback_url,
             "limit_key": options.limit_key,
+            "group": options.group,
             "lifo": options.lifo or None,
             "tags": options.tags or None,
             "target": None if options.target is None else str(options.target),
@@ -313,6 +317,11 @@ class RemoteQueue(Queue):
     def dead_letters(self) -> DeadLetters:
         """Jobs that used up their attempts or their lifetime: list, replay and purge them."""
         return RemoteDeadLetters(self)
+
+    @property
+    def groups(self) -> Groups:
+        """The groups of jobs that take turns: their settings, their jobs, pause and drain."""
+        return RemoteGroups(self)
 
     @property
     def limits(self) -> Limits:

@@ -77,6 +77,7 @@ async def read(service: Service, body: values.Submit) -> Order:
         "attempts": body.max_attempts,
         "callback_url": body.callback_url,
         "correlation_id": body.correlation_id,
+        "group": body.group,
         "idempotency_key": body.idempotency_key,
         "limit_key": body.limit_key,
         "lifo": body.lifo or None,

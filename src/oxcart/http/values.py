@@ -72,6 +72,7 @@ class Submit(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
         Meta(description="Its id, a UUID unless given. A job of this id is returned instead of a new one."),
     ] = None
     limit_key: Annotated[str | None, Meta(description="Key whose limits apply, such as a tenant.")] = None
+    group: Annotated[str | None, Meta(description="Fair group, such as a tenant; groups take turns.")] = None
     lifo: Annotated[bool, Meta(description="Whether it goes before the jobs that wait.")] = False
 
 
