@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import sys
 import time
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ class Soak:
     client: Any
     crew: Crew
     samples: list[Sample] = field(default_factory=list)
-    most_keys: int = 0
+    enough: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def left(self) -> int:
         """Returns how many jobs have not ended, without the next runs of schedules."""
@@ -78,9 +79,14 @@ class Soak:
         )
 
     async def replace(self) -> None:
-        """Replaces a worker every few seconds, for ever."""
-        while True:
-            await asyncio.sleep(self.arguments.every)
+        """Replaces a worker every few seconds until it is enough.
+
+        It is not cancelled: a worker that is just being started would be left alive without an owner.
+        """
+        while not self.enough.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.enough.wait(), self.arguments.every)
+                return
             await self.crew.replace()
 
 
@@ -99,14 +105,17 @@ async def soak(arguments: argparse.Namespace) -> list[Finding]:
             try:
                 await run.produce(producer)
                 seconds = time.monotonic() - began
-                replacing.cancel()
+                run.enough.set()
+                await replacing
                 await producer.retire()
                 await run.until(0, QUIET)
                 findings = judge(run.samples, arguments.jobs)
                 findings += await accounted(client)
                 findings += await emptied(queues, client)
             finally:
-                replacing.cancel()
+                run.enough.set()
+                with contextlib.suppress(Exception):
+                    await replacing
                 await crew.end()
             for queue in (queues.main, queues.parts):
                 await queue.jobs.obliterate()

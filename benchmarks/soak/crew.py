@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import random
 import signal
@@ -142,5 +143,7 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
+    # A tenth of the jobs fails on purpose.
+    logging.basicConfig(level=logging.ERROR)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     asyncio.run(work(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.soak.__main__ import Soak
 from benchmarks.soak.keys import account, leftovers
 from benchmarks.soak.mix import MAIN, NAMESPACE
 from benchmarks.soak.verdict import LONG, SERVER_BOUND, WORKER_BOUND, Sample, judge
@@ -91,3 +93,28 @@ def test_growing_memory_does_not_hold(worker: float, server: float) -> None:
 
 def test_a_long_soak_needs_samples() -> None:
     assert [finding.holds for finding in judge([Sample(LONG, 1, 1, 1)], LONG)] == [False]
+
+
+class _SlowCrew:
+    """A crew whose workers take as long to start as the test wants."""
+
+    def __init__(self) -> None:
+        self.began, self.may_end = asyncio.Event(), asyncio.Event()
+        self.replaced = 0
+
+    async def replace(self) -> None:
+        self.began.set()
+        await self.may_end.wait()
+        self.replaced += 1
+
+
+async def test_a_soak_that_ends_waits_for_the_worker_that_is_being_started() -> None:
+    crew: Any = _SlowCrew()
+    queues: Any = None
+    run = Soak(Namespace(every=0.01), queues, None, crew)
+    replacing = asyncio.create_task(run.replace())
+    await crew.began.wait()
+    run.enough.set()
+    crew.may_end.set()
+    await asyncio.wait_for(replacing, 60)
+    assert crew.replaced == 1
