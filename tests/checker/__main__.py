@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.checker import nemesis
+from tests.checker import clock, lake, nemesis
 from tests.checker.nemesis import Fault, make_faults
 from tests.checker.report import report, summary
 from tests.checker.rounds import PATIENCE, Result, run
@@ -37,6 +37,13 @@ def main() -> int:
     parser.add_argument(
         "--patience", type=float, default=PATIENCE, help="seconds to wait for progress at the end"
     )
+    parser.add_argument("--only", default="", help="the only queue and kind of jobs, as ours/slow")
+    parser.add_argument(
+        "--lake",
+        choices=("some", "all", "none"),
+        default="some",
+        help="rounds in which the pipeline takes part (default: every third)",
+    )
     parser.add_argument("--no-shrink", action="store_true", help="only report a failing round")
     parser.add_argument("--keep", type=Path, help="keep records and logs in this folder")
     parser.add_argument("--report", type=Path, help="write the report to this file, as Markdown")
@@ -46,6 +53,8 @@ def main() -> int:
 
 
 async def _rounds(arguments: argparse.Namespace, folder: Path) -> int:
+    for reason in filter(None, (clock.missing(), lake.missing())):
+        print(f"left out: {reason}", flush=True)
     seed = random.SystemRandom().randrange(10_000) if arguments.seed is None else arguments.seed
     named = tuple(peer for peer in arguments.peers.split(",") if peer)
     end = time.monotonic() + 60 * arguments.minutes
@@ -54,8 +63,13 @@ async def _rounds(arguments: argparse.Namespace, folder: Path) -> int:
         # Every third round is ours alone, because some faults are too much for peers.
         peers = named if seed % 3 or arguments.faults else ()
         given = nemesis.read(arguments.faults) if arguments.faults else None
-        faults = make_faults(seed, arguments.seconds, peers) if given is None else given
-        again = _Again(folder, seed, arguments.seconds, peers, arguments.patience)
+        chosen = arguments.lake == "all" or (arguments.lake == "some" and seed % 3 == 1)
+        has_lake = chosen and not lake.missing()
+        faults = given
+        if faults is None:
+            able = {"has_tailer": has_lake, "can_step": not clock.missing()}
+            faults = make_faults(seed, arguments.seconds, peers, **able)
+        again = _Again(folder, seed, peers, has_lake, arguments)
         results.append(await again.run(faults))
         print(summary(results[-1]), flush=True)
         if results[-1].violations:
@@ -74,20 +88,23 @@ class _Again:
     """Repeats a round with other faults."""
 
     def __init__(
-        self, folder: Path, seed: int, seconds: float, peers: tuple[str, ...], patience: float
+        self, folder: Path, seed: int, peers: tuple[str, ...], has_lake: bool, options: argparse.Namespace
     ) -> None:
         self._folder = folder
         self._seed = seed
-        self._seconds = seconds
+        self._seconds: float = options.seconds
         self._peers = peers
-        self._patience = patience
+        self._patience: float = options.patience
+        self._only: str = options.only
+        self._has_lake = has_lake
         self._runs = 0
 
     async def run(self, faults: list[Fault]) -> Result:
         self._runs += 1
         folder = self._folder / f"seed-{self._seed}-{self._runs}"
         folder.mkdir(parents=True)
-        return await run(folder, self._seed, self._seconds, faults, self._peers, self._patience)
+        told = (self._seed, self._seconds, faults, self._peers, self._patience, self._only, self._has_lake)
+        return await run(folder, *told)
 
     async def shrink(self, failed: Result) -> None:
         async def fails(faults: list[Fault]) -> bool:
@@ -104,7 +121,8 @@ class _Again:
         command = (
             f"python -m tests.checker --seed {self._seed} --seconds {self._seconds:g} --rounds 1 --no-shrink"
         )
-        peers = f" --peers {shlex.quote(','.join(self._peers))}"
+        peers = f" --peers {shlex.quote(','.join(self._peers))} --lake {'all' if self._has_lake else 'none'}"
+        peers += f" --only {shlex.quote(self._only)}" if self._only else ""
         print(f"again: {command}{peers} --faults {shlex.quote(nemesis.dump(shortest))}")
 
 

@@ -15,7 +15,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from tests.checker.plan import MIXED, Plan
+from tests.checker import lake
+from tests.checker.plan import SHARED, Plan
 from tests.nodes import NODE_FOLDER, installed
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +24,8 @@ ROOT = Path(__file__).parents[2]
 LEASE, CHECK, STALLS = 2_000, 1_000, 100_000
 #: Seconds by which clocks of our workers are wrong.
 SKEWS = (0.0, -3600.0, 3600.0, 40.0)
+#: The name of the process that follows the streams for the pipeline.
+TAILER = "tailer-1"
 
 
 class Crews:
@@ -34,17 +37,21 @@ class Crews:
         diary: The file for their records.
         ours: The server's address for our workers.
         theirs: The same for Node's.
+        has_tailer: Whether the pipeline's tailer follows the streams meanwhile.
     """
 
-    def __init__(self, plan: Plan, folder: Path, diary: Path, ours: str, theirs: str) -> None:
+    def __init__(
+        self, plan: Plan, folder: Path, diary: Path, ours: str, theirs: str, *, has_tailer: bool = False
+    ) -> None:
         self._plan = plan
         self._folder = folder
         self._diary = diary
-        self._urls = {"oxcart": ours, "node5": theirs, "node6": theirs}
+        self._urls = {"oxcart": ours, "tailer": ours, "node5": theirs, "node6": theirs}
         self._dice = random.Random(f"crews {plan.seed}")
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._started = 0
-        self.names = ("oxcart-1", "oxcart-2", *(f"{peer}-1" for peer in plan.peers))
+        tailers = (TAILER,) if has_tailer else ()
+        self.names = ("oxcart-1", "oxcart-2", *(f"{peer}-1" for peer in plan.peers), *tailers)
 
     @contextlib.asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -77,22 +84,27 @@ class Crews:
         }
         if side == "oxcart":
             settings["skew"] = self._dice.choice(SKEWS)
-            command = [sys.executable, "-m", "tests.checker.program"]
+            command = [sys.executable, "-m", "tests.checker.program", json.dumps(settings)]
+        elif side == "tailer":
+            # The server's address is in a variable of the environment, as users pass it.
+            command = lake.command(self._folder, "tail", *lake.chosen())
         else:
-            more = {"queues": [MIXED], "concurrency": 4, "fenced": True}
+            more = {"queues": list(SHARED), "concurrency": 4, "fenced": True}
             settings |= {**more, "folder": str(installed(f"v{side.removeprefix('node')}"))}
-            command = ["node", str(NODE_FOLDER / "crew.js")]
+            command = ["node", str(NODE_FOLDER / "crew.js"), json.dumps(settings)]
         self._started += 1
         path = self._folder / f"{name}.{self._started}.log"
         with path.open("wb") as log:
+            environ = {**os.environ, "OXCART_URL": self._urls[side], "PYTHONUNBUFFERED": "1"}
             process = subprocess.Popen(
-                [*command, json.dumps(settings)], cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log
+                command, cwd=ROOT, env=environ, stdin=subprocess.PIPE, stdout=log, stderr=log
             )
         self._running[name] = process
 
         def ready(limit: float = 120.0) -> None:
             end = time.monotonic() + limit
-            while "ready" not in path.read_text(errors="replace"):
+            sign = "following into" if side == "tailer" else "ready"
+            while sign not in path.read_text(errors="replace"):
                 gone = process.poll() is not None
                 assert not gone, f"{name} ended by itself:\n{path.read_text()[-3000:]}"
                 assert time.monotonic() < end, f"{name} is not ready within {limit:g} s"

@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from tests.checker.plan import BRIDGE, MIXED, NAMESPACE, OURS
+from tests.checker.plan import BRIDGE, NAMESPACE, WIRES
 
 LISTS = ("wait", "paused", "active")
 SETS = ("prioritized", "delayed", "waiting-children", "completed", "failed")
@@ -57,15 +57,32 @@ class Event:
     name: str
     job: str
     prev: str = ""
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class Lake:
+    """The tables of a run.
+
+    Attributes:
+        entries: Every entry of bronze: its queue, its id, its event and its job.
+        gaps: The queues of which bronze has a gap, once per gap.
+        states: The state of every job, by queue and id.
+    """
+
+    entries: list[tuple[str, str, str | None, str | None]]
+    gaps: list[str]
+    states: dict[tuple[str, str], str]
 
 
 @dataclass
 class Final:
-    """All jobs by queue and id, all events by queue, and queues whose stream lost events."""
+    """All jobs by queue and id, all events by queue, queues whose stream lost events, and the tables."""
 
     jobs: dict[tuple[str, str], Job] = field(default_factory=dict)
     events: dict[str, list[Event]] = field(default_factory=dict)
     trimmed: list[str] = field(default_factory=list)
+    lake: Lake | None = None
 
     def of_row(self) -> dict[str, list[tuple[str, str]]]:
         """The keys of jobs by their rows; runs of schedules are left out."""
@@ -79,7 +96,7 @@ class Final:
 def read_final(client: redis.Redis) -> Final:
     """Reads everything."""
     final = Final()
-    for queue in (MIXED, OURS):
+    for queue in WIRES:
         _read_bullmq(client, queue, final)
     _read_bridge(client, final)
     return final
@@ -88,7 +105,7 @@ def read_final(client: redis.Redis) -> Final:
 def unended(client: Any) -> int:
     """Returns how many jobs are in a state that is not terminal."""
     pipe = client.pipeline(transaction=False)
-    for queue in (MIXED, OURS):
+    for queue in WIRES:
         for name in LISTS:
             pipe.llen(f"bull:{queue}:{name}")
         for name in SETS[:3]:
@@ -173,9 +190,9 @@ def _note(places: defaultdict[str, list[str]], state: str, jobs: Iterable[str]) 
 
 
 def _read_events(client: Any, queue: str, key: str, final: Final) -> None:
-    found = [fields for _, fields in client.xrange(key)] if client.exists(key) else []
+    found = client.xrange(key) if client.exists(key) else []
     final.events[queue] = [
-        Event(one.get("event", ""), one.get("jobId", ""), one.get("prev", "")) for one in found
+        Event(one.get("event", ""), one.get("jobId", ""), one.get("prev", ""), entry) for entry, one in found
     ]
     if found and client.xinfo_stream(key)["entries-added"] != len(found):
         final.trimmed.append(queue)

@@ -11,7 +11,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.checker.final import TERMINAL, Event, Final
-from tests.checker.plan import BRIDGE, KEY_LIMIT, MIXED, OURS, TYPE_LIMITS, Plan, Row, Rule
+from tests.checker.plan import (
+    BRIDGE,
+    GROUP_LIMIT,
+    GROUPS,
+    KEY_LIMIT,
+    SHARED,
+    TYPE_LIMITS,
+    WIRES,
+    Plan,
+    Row,
+    Rule,
+    logical,
+)
 from tests.checker.record import Line
 
 #: An event after which a job is not active any more.
@@ -158,7 +170,7 @@ def attempts_stay_in_bounds(history: History) -> Iterator[str]:
         if row is None:
             continue
         # Peers do not count a stall as an attempt, our workers do.
-        most = row.attempts + (job.stalls if row.queue == MIXED else 0)
+        most = row.attempts + (job.stalls if row.queue in SHARED else 0)
         if job.ended > row.attempts and row.fate == "failed":
             yield f"{job.row} ended {job.ended} attempts of {row.attempts}"
         if row.kind == "exhausted" and runs[key] > most:
@@ -199,7 +211,7 @@ def schedules_fire_once_per_due_time(history: History) -> Iterator[str]:
         runs = [
             (key, job)
             for key, job in history.final.jobs.items()
-            if key[0] == rule.queue and _is_of(job.schedule, rule)
+            if logical(key[0]) == rule.queue and _is_of(job.schedule, rule)
         ]
         dues = Counter(job.due for _, job in runs)
         for due, count in dues.items():
@@ -227,24 +239,52 @@ def _is_of(schedule: str, rule: Rule) -> bool:
 
 
 def limits_are_never_exceeded(history: History) -> Iterator[str]:
-    """Never are more jobs of a limited type, or of a key, active at once than permitted."""
-    if OURS in history.final.trimmed:
-        return
-    worst: defaultdict[str, int] = defaultdict(int)
-    for _, active in _walk([*history.final.events.get(OURS, []), Event("end", "")]):
-        rows = [history.rows[job] for job in active if job in history.rows]
-        for bucket, count in Counter(name for row in rows for name in _buckets(row)).items():
-            worst[bucket] = max(worst[bucket], count)
-    for bucket, count in worst.items():
-        most = TYPE_LIMITS.get(bucket, KEY_LIMIT)
-        if count > most:
-            yield f"{count} jobs of {bucket!r} were active at once, with a limit of {most}"
+    """Never are more jobs of a limited type, of a key or of a group active at once than permitted."""
+    for queue in WIRES:
+        if queue in history.final.trimmed:
+            continue
+        worst: defaultdict[str, int] = defaultdict(int)
+        for _, active in _walk([*history.final.events.get(queue, []), Event("end", "")]):
+            rows = [history.rows[job] for job in active if job in history.rows]
+            for bucket, count in Counter(name for row in rows for name in _buckets(row)).items():
+                worst[bucket] = max(worst[bucket], count)
+        for bucket, count in worst.items():
+            most = GROUP_LIMIT if bucket in GROUPS else TYPE_LIMITS.get(bucket, KEY_LIMIT)
+            if count > most:
+                yield f"{count} jobs of {bucket!r} in {queue} were active at once, with a limit of {most}"
 
 
 def _buckets(row: Row) -> list[str]:
-    return [
-        name for name in (row.name, row.limit_key) if name in TYPE_LIMITS or (name and name == row.limit_key)
-    ]
+    named = row.name if row.name in TYPE_LIMITS else None
+    return [name for name in (named, row.limit_key, row.group) if name]
+
+
+def the_lake_equals_the_streams(history: History) -> Iterator[str]:
+    """Bronze has each entry of each stream once, and no gap; the tables have the states of the server."""
+    lake, final = history.final.lake, history.final
+    if lake is None:
+        return
+    has = Counter(lake.entries)
+    streams = {queue: events for queue, events in final.events.items() if queue in WIRES}
+    for queue, events in streams.items():
+        due = {(queue, one.id, one.name or None, one.job or None) for one in events}
+        if lacking := [entry for entry in due if not has[entry]]:
+            yield f"{len(lacking)} entries of {queue} are not in bronze: {sorted(lacking, key=str)[:3]}"
+        if other := [entry for entry in has if entry[0] == queue and entry not in due]:
+            yield f"bronze has {len(other)} entries that {queue} has not: {sorted(other, key=str)[:3]}"
+    if doubled := [entry for entry, count in has.items() if count > 1]:
+        yield f"bronze has {len(doubled)} entries more than once: {doubled[:3]}"
+    if lake.gaps:
+        yield f"bronze has gaps in {lake.gaps}, and nothing was trimmed"
+    for key, job in final.jobs.items():
+        if key[0] in streams and TERMINAL.intersection(job.places):
+            state = lake.states.get(key)
+            if (state == "completed") != (job.places == ["completed"]) or state not in _ENDS:
+                yield f"{key} is {state} in the tables and {job.places} on the server"
+
+
+#: The formal states of jobs that have ended.
+_ENDS = frozenset({"completed", "failed", "dead_letter", "cancelled"})
 
 
 def nothing_was_trimmed(history: History) -> Iterator[str]:
@@ -262,5 +302,6 @@ INVARIANTS: dict[str, Callable[[History], Iterator[str]]] = {
     "released once": dependents_are_released_once,
     "schedules": schedules_fire_once_per_due_time,
     "limits": limits_are_never_exceeded,
+    "lake": the_lake_equals_the_streams,
     "whole record": nothing_was_trimmed,
 }

@@ -4,6 +4,8 @@
 
     invariant  the invariant of `invariants.py` that must be reported as broken
     faults     the kinds of faults that the run needs, repeated over it, as ``kind`` or ``kind:seconds``
+    only       the queue and kind of jobs that it needs, as ``ours/slow``: other jobs leave it to luck
+    lake       whether the run needs the pipeline
     file       the changed file, below the package
     snippet    the text that occurs in it once, and what it `becomes`
 """
@@ -41,9 +43,11 @@ class Broken:
     name: str
     invariant: str
     faults: tuple[str, ...]
+    only: str
     file: str
     snippet: str
     becomes: str
+    lake: bool = False
 
     def changed(self, source: Path = SOURCE) -> str:
         """Returns the text of the changed file.
@@ -79,6 +83,7 @@ def invariants_broken_by(one: Broken, seed: int = 1) -> tuple[set[str], str]:
         (copy / PACKAGE / one.file).write_text(changed, "utf-8")
         command = [sys.executable, "-m", "tests.checker", "--seed", str(seed), "--seconds", str(SECONDS)]
         command += ["--rounds", "1", "--peers", "", "--patience", str(PATIENCE), "--no-shrink"]
+        command += ["--only", one.only, "--lake", "all" if one.lake else "none"]
         done = subprocess.run(
             [*command, "--faults", dump(one.schedule())],
             cwd=ROOT,

@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from tests.chaos.proxy import Call, Proxy
-from tests.checker.crews import LEASE, Crews
+from tests.checker.clock import Clock
+from tests.checker.crews import LEASE, TAILER, Crews
 from tests.checker.record import Record
 from tests.servers import ValkeyServer
 
-#: Every kind of fault, and whether peers survive it. A full server makes a script of BullMQ stop half way.
+#: Every kind of fault, and whether peers survive it. A full server makes a script of BullMQ stop half way,
+#: and peers judge by clocks of their own what is due.
 KINDS = {
     "kill": True,
     "stop": True,
@@ -28,7 +30,10 @@ KINDS = {
     "freeze": True,
     "flush": True,
     "fill": False,
+    "step": False,
 }
+#: Seconds by which a step sets the server's clock ahead of the true time, or behind it.
+STEP = 20.0
 #: Seconds of a run per fault.
 PACE = 1.6
 _SIDES = ("ours", "theirs")
@@ -44,7 +49,7 @@ class Fault:
         at: Seconds after the start of the run.
         kind: One of `KINDS`.
         target: The worker, the side whose connections are broken, or the server.
-        seconds: How long it lasts.
+        seconds: How long it lasts; for a step, by how much the server's clock is wrong afterwards.
         count: How many replies are dropped.
     """
 
@@ -55,17 +60,30 @@ class Fault:
     count: int = 0
 
     def __str__(self) -> str:
-        lasting = f" for {self.seconds:.2f} s" if self.seconds else ""
+        word = "by" if self.kind == "step" else "for"
+        lasting = f" {word} {self.seconds:.2f} s" if self.seconds else ""
         return (
             f"{self.at:6.2f} s  {self.kind} {self.target}{f' {self.count} times' if self.count else lasting}"
         )
 
 
-def make_faults(seed: int, seconds: float, peers: Sequence[str]) -> list[Fault]:
-    """Plans the faults of a run."""
+def make_faults(
+    seed: int, seconds: float, peers: Sequence[str], *, has_tailer: bool = False, can_step: bool = True
+) -> list[Fault]:
+    """Plans the faults of a run.
+
+    Args:
+        seed: Determines them.
+        seconds: How long the run adds jobs.
+        peers: Which of Node's take part.
+        has_tailer: Whether the pipeline's tailer takes part.
+        can_step: Whether the server's clock can be set.
+    """
     dice = random.Random(f"nemesis {seed}")
     kinds = [kind for kind, survived in KINDS.items() if survived or not peers]
-    workers = ["oxcart-1", "oxcart-2", *(f"{peer}-1" for peer in peers)]
+    if not can_step and "step" in kinds:
+        kinds.remove("step")
+    workers = ["oxcart-1", "oxcart-2", *(f"{peer}-1" for peer in peers), *([TAILER] if has_tailer else [])]
     lease = LEASE / 1000
     made, at, bag = [], 0.5, list[str]()
     while at < seconds:
@@ -81,9 +99,10 @@ def make_faults(seed: int, seconds: float, peers: Sequence[str]) -> list[Fault]:
         count = dice.randint(1, 8) if kind == "drop" else 0
         longest = 2 * lease if kind == "stop" else lease
         lasts = kind not in ("kill", "cut", "drop", "restart", "crash", "flush")
-        made.append(
-            Fault(round(at, 2), kind, target, round(dice.uniform(0.2, longest), 2) if lasts else 0.0, count)
-        )
+        amount = dice.uniform(0.2, longest) if lasts else 0.0
+        if kind == "step":
+            amount = dice.uniform(-STEP, STEP)
+        made.append(Fault(round(at, 2), kind, target, round(amount, 2), count))
         at += dice.uniform(0.5 * PACE, 1.5 * PACE)
     return made
 
@@ -101,8 +120,16 @@ def read(text: str) -> list[Fault]:
 class Nemesis:
     """Causes faults and repairs them."""
 
-    def __init__(self, server: ValkeyServer, proxies: dict[str, Proxy], crews: Crews, record: Record) -> None:
+    def __init__(
+        self,
+        server: ValkeyServer,
+        proxies: dict[str, Proxy],
+        crews: Crews,
+        record: Record,
+        clock: Clock,
+    ) -> None:
         self._server = server
+        self._clock = clock
         self._proxies = proxies
         self._crews = crews
         self._record = record
@@ -180,3 +207,6 @@ class Nemesis:
             client.config_set("maxmemory", 1)
             await asyncio.sleep(fault.seconds)
             client.config_set("maxmemory", 0)
+
+    async def _step(self, fault: Fault) -> None:
+        self._clock.set(fault.seconds)

@@ -5,17 +5,24 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-#: A BullMQ queue that our workers share with Node's, one of ours alone, and a job type of Bridge.
-MIXED, OURS, BRIDGE = "mixed", "ours", "bridged"
-QUEUES = (MIXED, OURS, BRIDGE)
+#: A BullMQ queue that our workers share with Node's, one of ours alone, a job type of Bridge, a queue whose
+#: groups take turns (shared with Node as well), and a partitioned one.
+MIXED, OURS, BRIDGE, GROUPED, PARTED = "mixed", "ours", "bridged", "grouped", "parted"
+QUEUES = (MIXED, OURS, BRIDGE, GROUPED, PARTED)
 NAMESPACE = "checked"
+PARTITIONS = 3
+#: The queues on the wire that speak BullMQ's protocol: a partition is a queue.
+WIRES = (MIXED, OURS, GROUPED, *(f"{PARTED}#{number}" for number in range(PARTITIONS)))
+#: Queues that Node's workers consume too.
+SHARED = (MIXED, GROUPED)
 
 #: Attempts of a job that must complete however often its worker is lost.
 PLENTY = 1000
 #: Job types with a limit, and how many of their jobs may be active at once.
 TYPE_LIMITS = {"limited": 2}
-#: How many jobs of one key may be active at once.
-KEY_LIMIT = 1
+#: How many jobs of one key, and of one group, may be active at once.
+KEY_LIMIT, GROUP_LIMIT = 1, 2
+GROUPS = ("red", "green", "blue")
 #: Rows per second.
 RATE = 10.0
 
@@ -37,7 +44,8 @@ class Row:
         fate: The state it must reach.
         delay: Ms until it is due.
         priority: Its priority.
-        limit_key: Key whose limit applies.
+        limit_key: Key whose limit applies; of a partitioned queue also the key of the partition.
+        group: The group whose turns it takes.
         children: Rows that it waits for.
         is_graph: Whether the dependencies are those of a graph instead of a flow.
     """
@@ -55,6 +63,7 @@ class Row:
     delay: int = 0
     priority: int = 0
     limit_key: str | None = None
+    group: str | None = None
     children: list[Row] = field(default_factory=list)
     is_graph: bool = False
 
@@ -94,15 +103,28 @@ class Plan:
         return {row.id: row for top in self.tops for row in (*top.children, top)}
 
 
-def make_plan(seed: int, seconds: float, peers: tuple[str, ...]) -> Plan:
-    """Plans a run of so many seconds; `peers` are "node5" and "node6", or none."""
-    maker = _Maker(random.Random(f"plan {seed}"), peers)
+def logical(queue: str) -> str:
+    """Returns the queue that a partition belongs to, and any other queue as it is."""
+    return queue.partition("#")[0]
+
+
+def make_plan(seed: int, seconds: float, peers: tuple[str, ...], only: str = "") -> Plan:
+    """Plans a run.
+
+    Args:
+        seed: Determines it.
+        seconds: How long it adds jobs.
+        peers: "node5" and "node6", or none.
+        only: The only queue and kind of jobs, as ``ours/slow``; all by default.
+    """
+    maker = _Maker(random.Random(f"plan {seed}"), peers, only)
     tops = [maker.row(number / RATE) for number in range(int(seconds * RATE))]
     runs = max(3, int(seconds / 2))
     rules = [
         Rule("every", MIXED, "oxcart", runs, every=700),
         Rule("own-every", OURS, "oxcart", runs, every=500),
         Rule("bridge-cron", BRIDGE, "oxcart", runs, cron="* * * * * *"),
+        Rule("parted-every", PARTED, "oxcart", runs, every=900),
     ]
     if peers:
         rules.append(Rule("cron", MIXED, peers[0], runs, cron="* * * * * *"))
@@ -110,26 +132,30 @@ def make_plan(seed: int, seconds: float, peers: tuple[str, ...]) -> Plan:
 
 
 class _Maker:
-    def __init__(self, dice: random.Random, peers: tuple[str, ...]) -> None:
+    def __init__(self, dice: random.Random, peers: tuple[str, ...], only: str) -> None:
         self._dice = dice
+        self._queue, _, self._kind = only.partition("/")
         self._peers = peers
         self._number = 0
 
     def row(self, at: float) -> Row:
         dice = self._dice
-        queue = dice.choice((MIXED, MIXED, OURS, OURS, BRIDGE))
+        queue = self._queue or dice.choice((MIXED, MIXED, OURS, OURS, BRIDGE, GROUPED, PARTED))
         kinds = ["ok", "ok", "slow", "slow", "again", "exhausted", "bad", "delayed", "ranked", "tree"]
         if queue == MIXED:
             kinds += ["snooze"]
         if queue == OURS:
             kinds += ["limited", "limited", "limited", "keyed", "keyed", "graph"]
-        if queue == BRIDGE:
+        if queue == PARTED:
+            kinds += ["keyed", "keyed", "graph"]
+        if queue == GROUPED:
+            kinds += ["grouped"] * 12
+        if queue in (BRIDGE, GROUPED):
             kinds.remove("tree")
-        kind = dice.choice(kinds)
+        kind = self._kind or dice.choice(kinds)
         by = "oxcart"
-        if (
-            queue == MIXED and kind != "tree" and self._peers
-        ):  # one script adds our trees, several calls Node's
+        # One script adds our trees, several calls Node's; groups are ours.
+        if queue in SHARED and kind not in ("tree", "grouped") and self._peers:
             by = dice.choice(("oxcart", *self._peers))
         made = self._job(queue, by, at, kind)
         if kind in ("tree", "graph"):
@@ -162,4 +188,7 @@ class _Maker:
                 row.name, row.take = "limited", dice.randint(300, 1000)
             case "keyed":
                 row.limit_key, row.take = f"tenant-{dice.randrange(3)}", dice.randint(20, 200)
+            case "grouped":
+                row.group, row.take = dice.choice(GROUPS), dice.randint(20, 400)
+                row.steps = dice.choice((["ok"], ["ok"], ["fail", "ok"]))
         return row

@@ -11,7 +11,22 @@ from typing import Any
 
 from oxcart import Flow, Graph, Queue
 from oxcart.model.errors import BrokerError, BrokerTimeout
-from tests.checker.plan import BRIDGE, KEY_LIMIT, NAMESPACE, PLENTY, QUEUES, TYPE_LIMITS, Plan, Row, Rule
+from tests.checker.plan import (
+    BRIDGE,
+    GROUP_LIMIT,
+    GROUPED,
+    KEY_LIMIT,
+    NAMESPACE,
+    OURS,
+    PARTED,
+    PARTITIONS,
+    PLENTY,
+    QUEUES,
+    TYPE_LIMITS,
+    Plan,
+    Row,
+    Rule,
+)
 from tests.checker.record import Record
 from tests.nodes import NodeDriver, NodeError, node_driver
 
@@ -43,17 +58,16 @@ class Producers:
         """Connects all producers, sets limits and schedules, and closes them after the block."""
         async with contextlib.AsyncExitStack() as stack:
             for name in QUEUES:
-                options: dict[str, Any] = (
-                    {"protocol": "bridge", "namespace": NAMESPACE} if name == BRIDGE else {}
-                )
-                queue = Queue(name, url=self._ours, add_timeout=ADD_LIMIT, **options)
+                queue = open_queue(name, self._ours, add_timeout=ADD_LIMIT)
                 self._queues[name] = await stack.enter_async_context(queue)
             for peer in self._plan.peers:
                 driver = node_driver(f"v{peer.removeprefix('node')}", self._theirs)
                 self._drivers[peer] = await stack.enter_async_context(driver)
             for name, most in TYPE_LIMITS.items():
-                await self._queues["ours"].limits.set_type_limit(name, concurrent=most)
-            await self._queues["ours"].limits.set_key_limit(concurrent=KEY_LIMIT)
+                await self._queues[OURS].limits.set_type_limit(name, concurrent=most)
+            for name in (OURS, PARTED):
+                await self._queues[name].limits.set_key_limit(concurrent=KEY_LIMIT)
+            await self._queues[GROUPED].groups.set_all(concurrent=GROUP_LIMIT)
             for rule in self._plan.rules:
                 await self._schedule(rule)
             yield
@@ -133,6 +147,15 @@ class Producers:
         )  # fmt: skip
 
 
+def open_queue(name: str, url: str, **options: Any) -> Queue:
+    """Opens a queue of the plan."""
+    if name == BRIDGE:
+        options |= {"protocol": "bridge", "namespace": NAMESPACE}
+    elif name == PARTED:
+        options["partitions"] = PARTITIONS
+    return Queue(name, url=url, **options)
+
+
 def _options(row: Row) -> dict[str, Any]:
     options: dict[str, Any] = {"attempts": row.attempts, "backoff": BACKOFF, "priority": row.priority}
     if row.queue != BRIDGE:
@@ -143,4 +166,8 @@ def _options(row: Row) -> dict[str, Any]:
         options["delay"] = f"{row.delay}ms"
     if row.limit_key:
         options["limit_key"] = row.limit_key
+        if row.queue == PARTED:
+            options["partition_key"] = row.limit_key
+    if row.group:
+        options["group"] = row.group
     return options

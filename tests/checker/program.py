@@ -15,9 +15,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from oxcart import PermanentError, Queue, RunningJob, Snooze, TemporaryError, Worker
+from oxcart import PermanentError, RunningJob, Snooze, TemporaryError, Worker
 from tests.chaos.program import set_clock
-from tests.checker.plan import BRIDGE, MIXED, NAMESPACE, OURS
+from tests.checker.plan import BRIDGE, QUEUES
+from tests.checker.producers import open_queue
 from tests.checker.record import Record
 
 
@@ -41,8 +42,8 @@ async def main(settings: dict[str, Any]) -> None:
         return {"row": data["row"], "start": job.fencing, "pid": os.getpid()}
 
     url = settings["url"]
-    bullmq = [Queue(name, url=url) for name in (MIXED, OURS)]
-    bridge = Queue(BRIDGE, url=url, protocol="bridge", namespace=NAMESPACE)
+    bullmq = [open_queue(name, url) for name in QUEUES if name != BRIDGE]
+    bridge = open_queue(BRIDGE, url)
     for queue in (*bullmq, bridge):
         queue.fallback(run)
     options: dict[str, Any] = {
@@ -53,7 +54,7 @@ async def main(settings: dict[str, Any]) -> None:
         "max_stalled": settings["stalls"],
     }
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(Worker(*bullmq, concurrency=8, **options).running())
+        await stack.enter_async_context(Worker(*bullmq, concurrency=12, **options).running())
         await stack.enter_async_context(Worker(bridge, concurrency=4, **options).running())
         print("ready", file=sys.stderr, flush=True)
         await asyncio.Event().wait()

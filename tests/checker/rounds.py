@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.proxy import Proxy
+from tests.checker import lake
+from tests.checker.clock import Clock
 from tests.checker.crews import Crews
 from tests.checker.final import read_final, unended
 from tests.checker.invariants import History, Violation, check
 from tests.checker.nemesis import Fault, Nemesis
-from tests.checker.plan import MIXED, OURS, make_plan
+from tests.checker.plan import WIRES, make_plan
 from tests.checker.producers import Producers
 from tests.checker.record import Record
 from tests.servers import ValkeyServer
@@ -68,21 +70,35 @@ async def run(
     faults: Sequence[Fault],
     peers: tuple[str, ...],
     patience: float = PATIENCE,
+    only: str = "",
+    has_lake: bool = False,
 ) -> Result:
-    """Does one run in a folder, which holds records and logs afterwards."""
-    plan = make_plan(seed, seconds, peers)
+    """Does one run in a folder, which holds records and logs afterwards.
+
+    Args:
+        folder: The folder.
+        seed: Determines the load.
+        seconds: During which jobs are added.
+        faults: What the nemesis does.
+        peers: Which of Node's take part.
+        patience: Seconds to wait for progress at the end.
+        only: The only queue and kind of jobs; all by default.
+        has_lake: Whether the pipeline takes part.
+    """
+    plan = make_plan(seed, seconds, peers, only)
     record = Record(folder / "record")
     began = time.monotonic()
-    with ValkeyServer(appendonly=True, appendfsync="always") as server:
+    clock = Clock(folder)
+    with ValkeyServer(appendonly=True, appendfsync="always", binary=clock.program) as server:
         async with Proxy(server.port) as ours, Proxy(server.port) as theirs:
             with server.client() as client:
-                for queue in (MIXED, OURS):
+                for queue in WIRES:
                     client.hset(f"bull:{queue}:meta", "opts.maxLenEvents", EVENTS)
-            crews = Crews(plan, folder, record.path, ours.url, theirs.url)
+            crews = Crews(plan, folder, record.path, ours.url, theirs.url, has_tailer=has_lake)
             producers = Producers(plan, record, ours.url, theirs.url)
             async with crews.working():
                 async with producers.ready():
-                    nemesis = Nemesis(server, {"ours": ours, "theirs": theirs}, crews, record)
+                    nemesis = Nemesis(server, {"ours": ours, "theirs": theirs}, crews, record, clock)
                     async with asyncio.TaskGroup() as group:
                         group.create_task(producers.produce())
                         group.create_task(nemesis.run(faults))
@@ -90,6 +106,8 @@ async def run(
                 died = crews.died()
             with server.client() as client:
                 final = read_final(client)
+            if has_lake:
+                await lake.build(folder, server.url, final)
             dropped = ours.cuts.total() + theirs.cuts.total()
     lines = record.lines()
     record.close()

@@ -13,6 +13,7 @@ import pytest
 from tests.checker.invariants import INVARIANTS
 from tests.checker.mutants import broken_builds
 from tests.checker.nemesis import Fault
+from tests.checker.plan import make_plan
 from tests.checker.report import report, summary
 from tests.checker.rounds import run
 from tests.nodes import node_missing
@@ -52,3 +53,6 @@ def test_every_invariant_has_a_broken_build() -> None:
     assert len({one.name for one in builds}) == len(builds)
     for one in builds:
         one.changed()  # the snippet is still there
+        queue, _, kind = one.only.partition("/")
+        rows = make_plan(1, 9.0, (), one.only).tops
+        assert {(row.queue, row.kind) for row in rows} == {(queue, kind)}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from tests.checker.final import Event, Final, Job
+from tests.checker.final import Event, Final, Job, Lake
 from tests.checker.invariants import INVARIANTS, History, check
-from tests.checker.plan import MIXED, OURS, Plan, Row, Rule
+from tests.checker.plan import GROUPED, MIXED, OURS, Plan, Row, Rule
 from tests.checker.record import Line
 
 
@@ -54,7 +55,12 @@ def sound() -> History:
     lines += _ran("poor", step="fail")
     for name in runs:
         lines += [Line(what, OURS, name, "run of every", 1, "ok", "oxcart", 7) for what in ("began", "ended")]
-    return History(plan, lines, Final(jobs, {OURS: events, MIXED: []}))
+    events = [replace(event, id=f"{number}-0") for number, event in enumerate(events)]
+    entries: list[tuple[str, str, str | None, str | None]] = [
+        (OURS, one.id, one.name, one.job) for one in events
+    ]
+    states: dict[tuple[str, str], str] = dict.fromkeys(jobs, "completed") | {(OURS, "poor"): "dead_letter"}
+    return History(plan, lines, Final(jobs, {OURS: events, MIXED: []}, lake=Lake(entries, [], states)))
 
 
 def _again(history: History) -> History:
@@ -116,7 +122,7 @@ def _no_end(history: History) -> None:
 
 def _not_active(history: History) -> None:
     history.final.events[OURS] = [
-        event for event in history.final.events[OURS] if event != Event("active", "one")
+        event for event in history.final.events[OURS] if (event.name, event.job) != ("active", "one")
     ]
 
 
@@ -167,6 +173,42 @@ def _over_limit(history: History) -> None:
     history.final.events[OURS] += [Event("active", row.id) for row in rows]
 
 
+def _group_over_limit(history: History) -> None:
+    rows = [Row(f"g{n}", GROUPED, "oxcart", 0, "grouped", group="red") for n in range(3)]
+    history.plan.tops += rows
+    history.final.events[GROUPED] = [Event("active", row.id) for row in rows]
+
+
+def _not_in_bronze(history: History) -> None:
+    assert history.final.lake is not None
+    del history.final.lake.entries[3]
+
+
+def _twice_in_bronze(history: History) -> None:
+    assert history.final.lake is not None
+    history.final.lake.entries.append(history.final.lake.entries[0])
+
+
+def _other_in_bronze(history: History) -> None:
+    assert history.final.lake is not None
+    history.final.lake.entries.append((OURS, "99-0", "completed", "one"))
+
+
+def _gap(history: History) -> None:
+    assert history.final.lake is not None
+    history.final.lake.gaps.append(OURS)
+
+
+def _other_state(history: History) -> None:
+    assert history.final.lake is not None
+    history.final.lake.states[OURS, "one"] = "failed"
+
+
+def _open_in_tables(history: History) -> None:
+    assert history.final.lake is not None
+    history.final.lake.states[OURS, "poor"] = "running"
+
+
 def _trimmed(history: History) -> None:
     history.final.trimmed.append(OURS)
 
@@ -198,6 +240,13 @@ BREAKS: list[tuple[Callable[[History], None], str]] = [
     (_run_missing, "schedules"),
     (_run_failed, "schedules"),
     (_over_limit, "limits"),
+    (_group_over_limit, "limits"),
+    (_not_in_bronze, "lake"),
+    (_twice_in_bronze, "lake"),
+    (_other_in_bronze, "lake"),
+    (_gap, "lake"),
+    (_other_state, "lake"),
+    (_open_in_tables, "lake"),
     (_trimmed, "whole record"),
 ]
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
-from tests.checker import nemesis
+from tests.checker import clock, nemesis
+from tests.checker.clock import Clock
+from tests.checker.crews import TAILER
 from tests.checker.nemesis import KINDS, Fault, make_faults
 from tests.checker.plan import make_plan
 from tests.checker.shrinker import shrink
+from tests.servers import ValkeyServer, wait_until
 
 FAULTS = [Fault(float(n), "kill", f"oxcart-{n}") for n in range(12)]
 
@@ -27,7 +33,25 @@ def test_faults_survive_the_command_line() -> None:
 
 def test_every_kind_comes_and_peers_are_spared_a_full_server() -> None:
     assert {fault.kind for fault in make_faults(1, 60, ())} == set(KINDS)
-    assert {fault.kind for fault in make_faults(1, 60, ("node5",))} == set(KINDS) - {"fill"}
+    assert {fault.kind for fault in make_faults(1, 60, ("node5",))} == set(KINDS) - {"fill", "step"}
+
+
+def test_clocks_are_stepped_only_where_they_can_be() -> None:
+    assert "step" not in {fault.kind for fault in make_faults(1, 60, (), can_step=False)}
+
+
+def test_the_tailer_is_harmed_where_it_takes_part() -> None:
+    with_it = make_faults(1, 300, (), has_tailer=True)
+    assert TAILER in {fault.target for fault in with_it}
+    assert TAILER not in {fault.target for fault in make_faults(1, 300, ())}
+
+
+@pytest.mark.skipif(bool(clock.missing()), reason=clock.missing() or "libfaketime is installed")
+def test_a_step_sets_the_clock_of_the_server(tmp_path: Path) -> None:
+    made = Clock(tmp_path)
+    with ValkeyServer(binary=made.program) as server, server.client() as client:
+        made.set(-3600)
+        wait_until(lambda: client.time()[0] < time.time() - 1800, "the clock is an hour behind")
 
 
 @pytest.mark.parametrize("needed", [[], [0], [11], [3, 8], [2, 5, 6]])
