@@ -24,6 +24,8 @@ from typing import Any
 import httpx
 from tests.servers import ValkeyServer
 
+from benchmarks.http_load import Listener, Load
+
 #: Seconds after the last submission in which listeners may receive the rest.
 AFTER = 30.0
 
@@ -45,67 +47,6 @@ async def serve(url: str) -> None:
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 
 
-class Listener:
-    """One event stream, of one job or of all; counts the ends of jobs in it."""
-
-    def __init__(self, host: str, port: int, job_id: str = "") -> None:
-        self.host, self.port = host, port
-        self.path = f"/api/v1/events?job_id={job_id}" if job_id else "/api/v1/events"
-        self.ended = 0
-        self.lost: str | None = None
-        self.ready = asyncio.Event()
-
-    async def run(self) -> None:
-        """Listens until it is cancelled. Lines are counted, not parsed: the listeners share this process."""
-        try:
-            reader, writer = await asyncio.open_connection(self.host, self.port, limit=1 << 20)
-            request = f"GET {self.path} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\n\r\n"
-            writer.write(request.encode())
-            rest = b""
-            while data := await reader.read(1 << 16):
-                self.ready.set()
-                whole = rest + data
-                self.ended += whole.count(b"event: job.completed")
-                # A name that is cut by the end of the block is counted with the next one.
-                rest = whole[-19:] if b"event: job.completed" not in whole[-38:] else b""
-            self.lost = "the server ended the stream"
-        except OSError as error:
-            self.lost = str(error)
-        finally:
-            self.ready.set()
-
-
-async def submit(
-    client: httpx.AsyncClient, rate: int, seconds: float, connections: int, ids: list[str]
-) -> dict[str, Any]:
-    """Submits at a fixed rate; returns latencies and errors. The first jobs have the ids of the listeners."""
-    total = int(rate * seconds)
-    numbers = iter(range(total))
-    started = time.perf_counter() + 0.5
-    latencies: list[float] = []
-    errors: dict[str, int] = {}
-
-    async def one() -> None:
-        for number in numbers:
-            due = started + number / rate
-            if (wait := due - time.perf_counter()) > 0:
-                await asyncio.sleep(wait)
-            try:
-                body: dict[str, Any] = {"type": "work", "payload": {}}
-                if number < len(ids):
-                    body["id"] = ids[number]
-                answer = await client.post("/api/v1/jobs", json=body)
-                if answer.status_code != 201:
-                    raise OSError(f"status {answer.status_code}")
-            except (httpx.HTTPError, OSError) as error:
-                errors[repr(error)] = errors.get(repr(error), 0) + 1
-            latencies.append(time.perf_counter() - due)
-
-    await asyncio.gather(*(one() for _ in range(connections)))
-    took = time.perf_counter() - started
-    return {"sent": total, "took": took, "latencies": latencies, "errors": errors}
-
-
 async def measure(asked: argparse.Namespace) -> dict[str, Any]:
     """Starts everything, and returns the figures."""
     with ValkeyServer() as store:
@@ -115,61 +56,53 @@ async def measure(asked: argparse.Namespace) -> dict[str, Any]:
         )  # fmt: skip
         assert process.stdout is not None
         assert process.stdin is not None
-        url = (await process.stdout.readline()).decode().strip()
-        port = int(url.rpartition(":")[2])
-        ids = [str(uuid.uuid4()) for _ in range(min(asked.listeners, int(asked.rate * asked.seconds)))]
-        everything = [Listener("127.0.0.1", port) for _ in range(asked.all)]
-        listeners = [*(Listener("127.0.0.1", port, job_id) for job_id in ids), *everything]
-        tasks = []
-        for listener in listeners:
-            tasks.append(asyncio.create_task(listener.run()))
-            if len(tasks) % 50 == 0:
-                await listener.ready.wait()
-        await asyncio.gather(*(listener.ready.wait() for listener in listeners))
-        limits = httpx.Limits(max_connections=asked.connections, max_keepalive_connections=asked.connections)
-        async with httpx.AsyncClient(base_url=url, limits=limits, timeout=60) as client:
-            done = await submit(client, asked.rate, asked.seconds, asked.connections, ids)
-            ends = time.perf_counter() + AFTER
-            for listener in listeners:
-                expected = done["sent"] if listener in everything else 1
-                while (  # noqa: ASYNC110
-                    time.perf_counter() < ends and listener.ended < expected and listener.lost is None
-                ):
-                    await asyncio.sleep(0.1)
-            stats = (await client.get("/api/v1/stats")).json()["queue"]
+        address = (await process.stdout.readline()).decode().strip().removeprefix("http://")
+        host, _, port = address.rpartition(":")
+        total = int(asked.rate * asked.seconds)
+        ids = [str(uuid.uuid4()) for _ in range(min(asked.listeners, total))]
+        of_one = [Listener(address, job_id) for job_id in ids]
+        of_all = [Listener(address) for _ in range(asked.all)]
+        loop = asyncio.get_running_loop()
+        for one in (*of_one, *of_all):
+            await loop.create_connection(lambda one=one: one, host, int(port))  # type: ignore[misc]
+            await one.ready.wait()
+        before = _cpu(process.pid)
+        load = Load(host, int(port), asked.rate, total, ids)
+        await load.run(asked.connections)
+        ends = time.perf_counter() + AFTER
+        for one in (*of_one, *of_all):
+            expected = total if one in of_all else 1
+            while time.perf_counter() < ends and one.ended < expected and not one.lost:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        spent = _cpu(process.pid) - before
+        async with httpx.AsyncClient(timeout=60) as client:
+            stats = (await client.get(f"http://{address}/api/v1/stats")).json()
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        cpu = _cpu(process.pid)
-        for task in tasks:
-            task.cancel()
         process.stdin.close()
         await process.wait()
-    latencies = sorted(done["latencies"])
+    latencies = sorted(load.latencies)
     return {
-        "submitted": done["sent"],
-        "per second": round(done["sent"] / done["took"]),
+        "submitted": total,
+        "per second": round(total / load.took),
         "p50 ms": round(1000 * statistics.median(latencies), 1),
         "p99 ms": round(1000 * latencies[int(0.99 * (len(latencies) - 1))], 1),
         "max ms": round(1000 * latencies[-1], 1),
-        "errors": done["errors"],
-        "completed": stats["completed"],
-        "listeners of one job": len(ids),
-        "that saw its end": sum(one.ended >= 1 for one in listeners if one not in everything),
-        "listeners of all jobs": len(everything),
-        "that saw every end": sum(one.ended >= done["sent"] for one in everything),
-        "listeners lost": sum(one.lost is not None for one in listeners),
-        "CPU s of API and worker": cpu,
+        "errors": dict(load.errors),
+        "completed": stats["queue"]["completed"],
+        "listeners of one job": len(of_one),
+        "that saw its end": sum(one.ended >= 1 for one in of_one),
+        "listeners of all jobs": len(of_all),
+        "that saw every end": sum(one.ended >= total for one in of_all),
+        "CPU ms of API and worker per job": round(1000 * spent / total, 3),
         "CPU s of this process": round(usage.ru_utime + usage.ru_stime, 1),
         "load of the machine": os.getloadavg()[0],
     }
 
 
-def _cpu(pid: int) -> float | None:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return round((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 1)
+def _cpu(pid: int) -> float:
+    with open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:

@@ -97,10 +97,12 @@ async def test_raw_events_have_no_end_of_line_but_their_own(queue: Queue, serve:
 
 async def test_hostile_headers_are_not_echoed(queue: Queue, serve: Serve) -> None:
     client = await serve(queue)
-    for value in (b"a\x1b[31m", b"<script>", b"\xff\xfe", b"x" * 500):
+    for value in (b"<script>", b"\xff\xfe", b"x" * 500):
         answer = await client.get("/api/v1", headers=[(b"X-Request-ID", value)])
         assert answer.status_code == 200
         assert answer.headers["x-request-id"].encode("latin-1") != value
+    answer = await client.get("/api/v1", headers=[(b"X-Request-ID", b"a\x1b[31m")])
+    assert (answer.status_code, answer.text) == (400, "Invalid HTTP request received.")
     answer = await client.get("/api/v1/events", headers={"Last-Event-ID": "q=0-0;<b>"})
     assert answer.status_code == 400
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import get_args
 
-from oxcart.http import middleware, queues, server
+from oxcart.http import middleware, protocol, queues, server
 from oxcart.http.application import MAX_BODY
 from oxcart.http.errors import Code
 from tests.http.test_access import NEEDS
@@ -41,5 +41,5 @@ def test_the_codes_are_those_of_the_code() -> None:
 
 def test_the_bounds_are_those_of_the_code() -> None:
     assert MAX_BODY == 16 * 1024 * 1024
-    assert (server.MAX_HEAD, server.MAX_CONNECTIONS, server.GRACE) == (64 * 1024, 4000, 10)
+    assert (protocol.MAX_HEAD, server.MAX_CONNECTIONS, server.GRACE) == (64 * 1024, 4000, 10)
     assert (middleware.REQUEST_SECONDS, queues.MAX_CHANGED) == (60, 10_000)

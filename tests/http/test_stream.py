@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import uuid
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -12,7 +13,9 @@ import httpx
 import pytest
 
 from oxcart import Abilities, PermanentError, Queue, Retry, RunningJob, Worker
-from oxcart.http.hub import Position
+from oxcart.http.position import Position
+from oxcart.model.errors import BrokerUnavailable
+from oxcart.model.job import Job
 from tests.conftest import MakeQueue
 from tests.http.conftest import Serve
 from tests.signals import eventually
@@ -252,3 +255,85 @@ async def test_a_slow_listener_is_ended_and_continues_by_its_position(
             assert not [line async for line in lines if line.startswith("event: job")]
     async with stream(client, since=position) as events:
         assert [(await events.next()).data["id"] for _ in made] == [one.id for one in made]
+
+
+async def test_events_of_jobs_that_nobody_follows_are_not_looked_up(
+    queue: Queue, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await serve(queue)
+    look, read = queue._core.broker.look, list[str]()
+
+    async def counted(ids: Sequence[str], *, lenient: bool = False) -> list[Job | None]:
+        read.extend(ids)
+        return await look(ids, lenient=lenient)
+
+    one = await queue.add("t")
+    async with stream(client, job_id=one.id) as events:
+        monkeypatch.setattr(queue._core.broker, "look", counted)
+        await queue.add_many([("t", None)] * 20)
+        await queue.jobs.cancel(one.id)
+        assert (await events.next()).event == "job.cancelled"
+    assert set(read) == {one.id}
+
+
+async def test_a_job_that_is_followed_while_events_are_read_loses_none(
+    queue: Queue, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await serve(queue)
+    look, reading, go_on = queue._core.broker.look, asyncio.Event(), asyncio.Event()
+
+    async def slow(ids: Sequence[str], *, lenient: bool = False) -> list[Job | None]:
+        reading.set()
+        await go_on.wait()
+        return await look(ids, lenient=lenient)
+
+    first, second = str(uuid.uuid4()), str(uuid.uuid4())
+    async with stream(client, job_id=first) as of_first:
+        monkeypatch.setattr(queue._core.broker, "look", slow)
+        await queue.add_many([("t", None, {"job_id": first}), ("t", None, {"job_id": second})])
+        await reading.wait()
+        # Its events were read already, and nobody followed it then.
+        async with stream(client, job_id=second) as of_second:
+            go_on.set()
+            assert (await of_first.next()).data["id"] == first
+            assert (await of_second.next()).data["id"] == second
+
+
+async def test_events_whose_jobs_could_not_be_read_are_read_again(
+    queue: Queue, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await serve(queue)
+    look, failed = queue._core.broker.look, asyncio.Event()
+
+    async def once(ids: Sequence[str], *, lenient: bool = False) -> list[Job | None]:
+        if not failed.is_set():
+            failed.set()
+            raise BrokerUnavailable("away")
+        return await look(ids, lenient=lenient)
+
+    async with stream(client) as events:
+        monkeypatch.setattr(queue._core.broker, "look", once)
+        handle = await queue.add("t")
+        await failed.wait()
+        assert (await events.next()).data["id"] == handle.id
+
+
+async def test_listeners_of_the_same_queues_receive_the_same_bytes(
+    make_queue: MakeQueue, serve: Serve
+) -> None:
+    queues = [make_queue("a"), make_queue("b")]
+    client = await serve(*queues)
+    async with stream(client) as first:
+        for queue in queues:
+            await queue.add("t")
+        early = [await first.next(), await first.next()]
+        async with stream(client) as second:
+            handle = await queues[0].add("t")
+            one = await first.next()
+            assert await second.next() == one
+            assert one.data["id"] == handle.id
+    # The position of the later listener, which had no event of the second queue, leads behind it too.
+    async with stream(client, since=one.id) as third:
+        last = await queues[1].add("t")
+        assert (await third.next()).data["id"] == last.id
+    assert {event.data["queue"] for event in early} == {"a", "b"}

@@ -26,7 +26,7 @@ def __getattr__(name: str) -> Any:
     try:
         value = getattr(_import(_PLACES[name]), name)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("litestar", "uvicorn", "httpx"):
+        if (error.name or "").partition(".")[0] not in ("litestar", "uvicorn", "httptools", "httpx"):
             raise
         from oxcart.model.errors import MissingExtra
 

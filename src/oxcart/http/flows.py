@@ -59,7 +59,7 @@ async def add_flow(service: Api, data: JSONBody[FlowOptions]) -> AddedFlow:
     """Adds a graph of jobs in one step: all or none."""
     if not 1 <= len(data.jobs) <= MAX_JOBS:
         raise ValidationError("jobs", f"1 to {MAX_JOBS} jobs", len(data.jobs))
-    orders = {one.ref: await submission.read(service, one) for one in data.jobs}
+    orders = {one.ref: submission.check(await submission.read(service, one)) for one in data.jobs}
     if len(orders) < len(data.jobs):
         raise ValidationError("ref", "different for every job", [one.ref for one in data.jobs])
     first = next(iter(orders.values())).queue

@@ -7,24 +7,18 @@ what it missed from the queues' own streams, up to where the hub is, and then li
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
-from urllib.parse import quote, unquote
-
-import msgspec
+from collections.abc import AsyncIterator, Container, Iterable, Sequence
 
 from oxcart.broker.port.streams import LanePlace
 from oxcart.events import QueueEvents
 from oxcart.http.errors import ApiError
 from oxcart.http.mailbox import Mailbox
-from oxcart.http.times import rfc3339_ms
-from oxcart.http.values import JobBody, job_body
+from oxcart.http.messages import Message, lines_of, messages_of, text_of
+from oxcart.http.position import Position, id_key
 from oxcart.lane_events import LaneEvents
-from oxcart.model.errors import OxcartError, ValidationError
+from oxcart.model.errors import OxcartError
 from oxcart.model.event import Event
-from oxcart.model.job import Job
-from oxcart.model.state import State
 from oxcart.queue import Queue
 
 log = logging.getLogger("oxcart.http")
@@ -33,104 +27,56 @@ log = logging.getLogger("oxcart.http")
 BACKLOG = 4000
 #: Seconds between attempts to read a stream whose server is away.
 AGAIN = 1.0
-#: Events of lanes whose jobs are read at once.
+#: Events of one read from which a stream is busy, and the seconds until its next read: so one serves many.
+BUSY, GATHER = 10, 0.02
+#: Events whose jobs are read at once.
 PAGE = 1000
 #: Seconds between two reads of the events of a queue's lanes.
 LANES_EVERY = 1.0
+#: Seconds between two comments to all listeners, which keep silent connections open.
+KEEP_ALIVE = 30.0
 #: Listeners at once.
 MOST = 2000
 
-#: The name and the job's state that each event of the wire stands for.
-_NAMES = {
-    "added": ("job.created", State.PENDING),
-    "active": ("job.started", State.RUNNING),
-    "progress": ("job.progress", State.RUNNING),
-    "completed": ("job.completed", State.COMPLETED),
-    "failed": ("job.failed", State.FAILED),
-    "removed": ("job.deleted", None),
-}
+_CONNECTED = text_of("connected", b'{"status":"connected"}')
+_COMMENT = b": keep-alive\n\n"
 
 
-class Message(msgspec.Struct, frozen=True):
-    """One message of the event stream.
+class Audience:
+    """Listeners that may see the same queues. They share a position, and the text of each message.
+
+    Args:
+        position: The last event of each queue, and of its lanes, that was offered.
 
     Attributes:
-        queue: The queue's name.
-        event_id: The id of the event in the queue's stream.
-        name: ``job.created``, ``job.started`` and so on.
-        job_id: The job.
-        data: The message's data, as JSON.
-        place: The event's place among those of the queue's lanes; None for an event of the queue itself.
+        all: Listeners that want all jobs.
+        of_job: Listeners that want one job.
     """
 
-    queue: str
-    event_id: str
-    name: str
-    job_id: str
-    data: bytes
-    place: LanePlace | None = None
-
-
-class Position:
-    """The last event read of each queue, and of the lanes of each queue, as text for ``Last-Event-ID``."""
-
-    def __init__(self, ids: Mapping[str, str], lanes: Mapping[str, LanePlace] | None = None) -> None:
-        self.ids = dict(ids)
-        self.lanes = dict(lanes or {})
-
-    def take(self, message: Message) -> None:
-        """Moves behind a message."""
-        if message.place is None:
-            self.ids[message.queue] = message.event_id
-        else:
-            self.lanes[message.queue] = message.place
-
-    @classmethod
-    def parse(cls, text: str) -> Position:
-        """Reads a position.
-
-        Raises:
-            ValidationError: The text is none.
-        """
-        ids: dict[str, str] = {}
-        lanes: dict[str, LanePlace] = {}
-        for part in filter(None, text.split(";")):
-            name, _, event_id = part.partition("=")
-            event_id, sign, lane = event_id.partition("@")
-            ms, _, number = event_id.partition("-")
-            if not (name and _digits(ms) and _digits(number)):
-                raise ValidationError("Last-Event-ID", "the id of an event of this stream", text)
-            if sign:
-                lanes[unquote(name)] = (int(ms), int(number), unquote(lane))
-            else:
-                ids[unquote(name)] = event_id
-        return cls(ids, lanes)
-
-    def __str__(self) -> str:
-        parts = [f"{quote(name, safe='')}={event_id}" for name, event_id in sorted(self.ids.items())]
-        parts += [
-            f"{quote(name, safe='')}={ms}-{number}@{quote(lane, safe='')}"
-            for name, (ms, number, lane) in sorted(self.lanes.items())
-        ]
-        return ";".join(parts)
-
-
-class Listener(Mailbox[Message]):
-    """One open event stream. A client whose stream ends continues from the last message that it has.
-
-    Attributes:
-        position: The last event that it has of each queue.
-        joined: The last event that the hub had read of each queue when the listener joined.
-        joined_lanes: The same for the lanes of each queue.
-    """
-
-    def __init__(
-        self, position: Position, joined: Mapping[str, str], joined_lanes: Mapping[str, LanePlace]
-    ) -> None:
-        super().__init__(BACKLOG)
+    def __init__(self, position: Position) -> None:
         self.position = position
-        self.joined = joined
-        self.joined_lanes = joined_lanes
+        self.all: set[Mailbox] = set()
+        self.of_job: dict[str, set[Mailbox]] = {}
+
+    @property
+    def listeners(self) -> list[Mailbox]:
+        """All of its listeners."""
+        return [*self.all, *(one for some in self.of_job.values() for one in some)]
+
+    def wants(self, queue: str, job_id: str) -> bool:
+        """Returns whether a listener wants the events of a job."""
+        return queue in self.position.ids and (bool(self.all) or job_id in self.of_job)
+
+    def offer(self, message: Message) -> None:
+        """Hands a message to those that want it."""
+        if message.queue not in self.position.ids:
+            return
+        message.move(self.position)
+        some = self.of_job.get(message.job_id, ())
+        if self.all or some:
+            text = message.at(self.position)
+            for listener in (*self.all, *some):
+                listener.offer(text)
 
 
 class Hub:
@@ -142,12 +88,11 @@ class Hub:
 
     def __init__(self, queues: Iterable[Queue]) -> None:
         self._queues = list(queues)
-        self._listeners: set[Listener] = set()
-        self._of_job: dict[str, set[Listener]] = {}
+        self._audiences: dict[frozenset[str], Audience] = {}
         self._readers: dict[str, asyncio.Task[None]] = {}
         self._lane_readers: dict[str, asyncio.Task[None]] = {}
-        self._positions: dict[str, str] = {}
-        self._places: dict[str, LanePlace] = {}
+        self._ticker: asyncio.Task[None] | None = None
+        self._position = Position({})
         self._wanted = 0
         self._lock = asyncio.Lock()
 
@@ -162,76 +107,94 @@ class Hub:
             error.headers["Retry-After"] = "5"
             raise error
 
-    @contextlib.asynccontextmanager
-    async def listen(
+    async def follow(
         self, since: Position | None, queues: Container[str], job_id: str | None = None
-    ) -> AsyncIterator[Listener]:
-        """Adds a listener. Its stream contains every event after this call, or after ``since``.
+    ) -> AsyncIterator[bytes]:
+        """Yields the lines of every event after this call, or after ``since``.
 
         Args:
             since: Where to continue; None for new events alone.
-            queues: The names of the queues whose events it may have.
+            queues: The names of the queues whose events the listener may have.
             job_id: The only job whose events it wants; None for all. Events of other jobs cost it nothing.
         """
         self._wanted += 1
         try:
             await self._start()
-            # Without a pause between these lines: the backlog ends where the hub's messages begin.
-            joined = {name: at for name, at in self._positions.items() if name in queues}
-            places = {name: at for name, at in self._places.items() if name in queues}
-            known, lanes = ({}, {}) if since is None else (since.ids, since.lanes)
+            # Without a pause until the listener is in: its backlog ends where the hub's messages begin.
+            names = frozenset(name for name in self._position.ids if name in queues)
+            audience = self._audiences.get(names)
+            if audience is None:
+                audience = self._audiences[names] = Audience(_part(self._position, names))
+            joined = _part(audience.position, names)
             position = Position(
-                {name: known.get(name, at) for name, at in joined.items()},
-                {name: lanes.get(name, at) for name, at in places.items()},
+                {name: since.ids.get(name, at) if since else at for name, at in joined.ids.items()},
+                {name: since.lanes.get(name, at) if since else at for name, at in joined.lanes.items()},
             )
-            listener = Listener(position, joined, places)
-            listeners = self._listeners if job_id is None else self._of_job.setdefault(job_id, set())
+            listener = Mailbox(BACKLOG)
+            listeners = audience.all if job_id is None else audience.of_job.setdefault(job_id, set())
             listeners.add(listener)
             try:
-                yield listener
+                yield lines_of(position, _CONNECTED)
+                async for message in self._missed(position, joined):
+                    if job_id is None or message.job_id == job_id:
+                        yield message.at(position)
+                while (lines := await listener.take()) is not None:
+                    yield lines
             finally:
                 listeners.discard(listener)
-                if job_id is not None and not listeners:
-                    self._of_job.pop(job_id, None)
+                if job_id is not None and not listeners and audience.of_job.get(job_id) is listeners:
+                    del audience.of_job[job_id]
+                if not audience.all and not audience.of_job and self._audiences.get(names) is audience:
+                    del self._audiences[names]
         finally:
             self._wanted -= 1
             if not self._wanted:
                 await self._stop()
 
-    async def missed(self, listener: Listener) -> AsyncIterator[Message]:
-        """Yields the messages between a listener's position and that of the hub when it joined."""
+    async def _missed(self, position: Position, joined: Position) -> AsyncIterator[Message]:
+        """Yields the messages between a listener's position, which it moves, and that of its audience."""
         for queue in self._queues:
-            if queue.name not in listener.joined:
+            if queue.name not in joined.ids:
                 continue
-            end = _key(listener.joined[queue.name])
-            if _key(listener.position.ids[queue.name]) >= end:
+            end = id_key(joined.ids[queue.name])
+            if id_key(position.ids[queue.name]) >= end:
                 continue
-            async with queue.events(listener.position.ids[queue.name]) as stream:
-                while _key(stream.position) < end and (events := await stream.read(block=0.001)):
-                    for message in await _messages(queue, [e for e in events if _key(e.id) <= end]):
-                        yield message
+            async with queue.events(position.ids[queue.name]) as stream:
+                while id_key(stream.position) < end and (events := await stream.read(block=0.001)):
+                    for message in await messages_of(queue, [e for e in events if id_key(e.id) <= end]):
+                        if message is not None:
+                            message.move(position)
+                            yield message
         for queue in self._queues:
-            last = listener.joined_lanes.get(queue.name)
-            if last is None or listener.position.lanes[queue.name] >= last:
+            last = joined.lanes.get(queue.name)
+            if last is None or position.lanes[queue.name] >= last:
                 continue
-            lanes = LaneEvents(queue, listener.position.lanes[queue.name])
+            lanes = LaneEvents(queue, position.lanes[queue.name])
             while rows := [row for row in await lanes.read() if row[0] <= last]:
-                for message in await _of_lanes(queue, rows):
-                    yield message
+                for at in range(0, len(rows), PAGE):
+                    part = rows[at : at + PAGE]
+                    places, events = [place for place, _ in part], [event for _, event in part]
+                    for message in await messages_of(queue, events, places):
+                        if message is not None:
+                            message.move(position)
+                            yield message
 
     async def close(self) -> None:
         """Ends all streams and stops reading."""
-        for listener in [*self._listeners, *(one for some in self._of_job.values() for one in some)]:
-            listener.end()
+        for audience in self._audiences.values():
+            for listener in audience.listeners:
+                listener.end()
         await self._stop()
 
     async def _stop(self) -> None:
         async with self._lock:
-            readers = [*self._readers.values(), *self._lane_readers.values()]
-            self._readers, self._lane_readers = {}, {}
-            for reader in readers:
-                reader.cancel()
-            await asyncio.gather(*readers, return_exceptions=True)
+            tasks = [*self._readers.values(), *self._lane_readers.values()]
+            if self._ticker is not None:
+                tasks.append(self._ticker)
+            self._readers, self._lane_readers, self._ticker = {}, {}, None
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _start(self) -> None:
         async with self._lock:
@@ -239,29 +202,44 @@ class Hub:
                 if queue.name not in self._readers:
                     stream = queue.events()
                     await stream.ready()
-                    self._positions[queue.name] = stream.position
+                    self._position.move(queue.name, stream.position)
                     self._readers[queue.name] = asyncio.create_task(
                         self._read(queue, stream), name=f"oxcart-http-events {queue.name}"
                     )
                 if queue.name not in self._lane_readers and queue.capabilities.can("lanes"):
                     lanes = LaneEvents(queue)
-                    self._places[queue.name] = await lanes.ready()
+                    self._position.move_lanes(queue.name, await lanes.ready())
                     self._lane_readers[queue.name] = asyncio.create_task(
                         self._read_lanes(queue, lanes), name=f"oxcart-http-lanes {queue.name}"
                     )
+            if self._ticker is None:
+                self._ticker = asyncio.create_task(self._tick(), name="oxcart-http-keep-alive")
+
+    async def _tick(self) -> None:
+        # One clock for all: a timer per listener and message would cost more than the message.
+        while True:
+            await asyncio.sleep(KEEP_ALIVE)
+            for audience in self._audiences.values():
+                for listener in audience.listeners:
+                    listener.offer(_COMMENT)
 
     async def _read(self, queue: Queue, stream: QueueEvents) -> None:
         try:
             while True:
                 try:
                     events = await stream.read()
-                    messages = await _messages(queue, events)
+                    messages = await self._messages(queue, events)
                 except OxcartError as error:
                     log.warning("cannot read the events of queue %s, trying again: %s", queue.name, error)
+                    stream.position = self._position.ids[queue.name]
                     await asyncio.sleep(AGAIN)
                     continue
-                self._positions[queue.name] = stream.position
                 self._offer(messages)
+                for position in self._positions():
+                    if queue.name in position.ids:
+                        position.move(queue.name, stream.position)
+                if len(events) >= BUSY:
+                    await asyncio.sleep(GATHER)
         finally:
             await stream.close()
 
@@ -269,94 +247,49 @@ class Hub:
         while True:
             try:
                 rows = await lanes.read()
-                messages = await _of_lanes(queue, rows)
+                messages = await self._messages(queue, [row[1] for row in rows], [row[0] for row in rows])
             except OxcartError as error:
                 log.warning("cannot read the events of lanes of %s, trying again: %s", queue.name, error)
-                lanes.position = self._places[queue.name]
+                lanes.position = self._position.lanes[queue.name]
                 await asyncio.sleep(AGAIN)
                 continue
-            if rows:
-                self._places[queue.name] = rows[-1][0]
             self._offer(messages)
+            if rows:
+                for position in self._positions():
+                    if queue.name in position.lanes:
+                        position.move_lanes(queue.name, rows[-1][0])
             await asyncio.sleep(LANES_EVERY)
+
+    async def _messages(
+        self, queue: Queue, events: Sequence[Event], places: Sequence[LanePlace] | None = None
+    ) -> list[Message]:
+        """Returns the messages of those events that a listener wants."""
+        made: dict[int, Message] = {}
+        left = set(range(len(events)))
+        # Again after each read: a listener may have joined meanwhile, and its stream begins before these.
+        while wanted := sorted(at for at in left if self._is_wanted(queue.name, events[at].job_id or "")):
+            wanted = wanted[:PAGE]
+            left.difference_update(wanted)
+            there = None if places is None else [places[at] for at in wanted]
+            found = await messages_of(queue, [events[at] for at in wanted], there)
+            made |= {at: one for at, one in zip(wanted, found, strict=True) if one is not None}
+        return [made[at] for at in sorted(made)]
+
+    def _is_wanted(self, queue: str, job_id: str) -> bool:
+        return any(audience.wants(queue, job_id) for audience in self._audiences.values())
 
     def _offer(self, messages: Iterable[Message]) -> None:
         for message in messages:
-            for listener in (*self._listeners, *self._of_job.get(message.job_id, ())):
-                if message.queue in listener.joined:
-                    listener.offer(message)
+            for audience in self._audiences.values():
+                audience.offer(message)
+
+    def _positions(self) -> list[Position]:
+        return [self._position, *(audience.position for audience in self._audiences.values())]
 
 
-async def _of_lanes(queue: Queue, rows: Sequence[tuple[LanePlace, Event]]) -> list[Message]:
-    """Returns the messages of some events of lanes."""
-    made = []
-    for at in range(0, len(rows), PAGE):
-        part = rows[at : at + PAGE]
-        places = {id(event): place for place, event in part}
-        for message, event in await _pairs(queue, [event for _, event in part]):
-            made.append(msgspec.structs.replace(message, place=places[id(event)]))
-    return made
-
-
-async def _messages(queue: Queue, events: Iterable[Event]) -> list[Message]:
-    """Returns the messages of some events, with their jobs as they are now."""
-    return [message for message, _ in await _pairs(queue, events)]
-
-
-async def _pairs(queue: Queue, events: Iterable[Event]) -> list[tuple[Message, Event]]:
-    named = [(event, *_name(event)) for event in events if event.job_id]
-    wanted = [row for row in named if row[1]]
-    ids = list(dict.fromkeys(event.job_id or "" for event, name, _ in wanted if name != "job.deleted"))
-    jobs = dict(zip(ids, await queue._core.broker.look(ids, lenient=True), strict=True)) if ids else {}
-    made = []
-    for event, name, state in wanted:
-        job_id = event.job_id or ""
-        if event.name == "delayed" and not ((job := jobs.get(job_id)) and job.attempts_started):
-            continue  # an add with a delay; the wire has the same event for a retry
-        if name == "job.deleted" or state is None:
-            data = msgspec.json.encode({"id": job_id})
-        else:
-            body = _body(event, jobs.get(job_id), state)
-            if name == "job.failed" and body.state == State.CANCELLED:
-                name = "job.cancelled"
-            data = msgspec.json.encode(body)
-        made.append((Message(queue.name, event.id, name, job_id, data), event))
-    return made
-
-
-def _name(event: Event) -> tuple[str, State | None]:
-    if event.name == "delayed":
-        return "job.retried", State.RETRYING
-    if event.name == "waiting" and event.prev in ("active", "failed", "completed"):
-        return "job.retried", State.SCHEDULED
-    return _NAMES.get(event.name, ("", None))
-
-
-def _body(event: Event, job: Job | None, state: State) -> JobBody:
-    if job is not None:
-        return job_body(job)
-    # The job was removed when it ended: the event is all that is left.
-    return JobBody(
-        id=event.job_id or "",
-        type=event.fields.get("name", ""),
-        queue=event.queue,
-        state=state.value,
-        priority=0,
-        attempt=0,
-        max_attempts=1,
-        progress=0.0,
-        progress_message="",
-        tags={},
-        created_at=rfc3339_ms(event.timestamp),
-        updated_at=rfc3339_ms(event.timestamp),
-        last_error=event.failed_reason,
+def _part(position: Position, names: Container[str]) -> Position:
+    """Returns the position of some queues."""
+    return Position(
+        {name: at for name, at in position.ids.items() if name in names},
+        {name: at for name, at in position.lanes.items() if name in names},
     )
-
-
-def _key(event_id: str) -> tuple[int, int]:
-    ms, _, number = event_id.partition("-")
-    return int(ms), int(number or 0)
-
-
-def _digits(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 20

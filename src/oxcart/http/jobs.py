@@ -65,7 +65,7 @@ async def submit_batch(service: Api, data: JSONBody[values.Batch]) -> values.Bat
     refused: list[values.BatchResult] = []
     for index, raw in enumerate(data.jobs):
         try:
-            orders.append(await submission.read(service, _job_of_batch(raw)))
+            orders.append(submission.check(await submission.read(service, _job_of_batch(raw))))
             places.append(index)
         except Exception as error:
             refused.append(submission.refusal(index, error))

@@ -14,6 +14,7 @@ import uvicorn
 
 from oxcart.http.access import is_loopback
 from oxcart.http.application import Application
+from oxcart.http.protocol import HttpProtocol
 from oxcart.http.service import Service
 from oxcart.model.errors import OxcartError, ValidationError
 
@@ -21,8 +22,6 @@ log = logging.getLogger("oxcart.http")
 
 #: Seconds that requests under way may take after the end was asked for.
 GRACE = 10
-#: Bytes of a request's line and headers.
-MAX_HEAD = 65_536
 #: Seconds that an idle connection stays open. Pools of clients keep it for less (httpx 5 s, aiohttp 15 s):
 #: otherwise a request would now and then meet a connection that is just being closed.
 KEEP_ALIVE = 75
@@ -110,12 +109,11 @@ class Server:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            h11_max_incomplete_event_size=MAX_HEAD,
             limit_concurrency=MAX_CONNECTIONS,
             timeout_graceful_shutdown=grace,
             timeout_keep_alive=KEEP_ALIVE,
             ws="none",
-            http="h11",
+            http=HttpProtocol,
             ssl_certfile=None if tls_cert is None else str(tls_cert),
             ssl_keyfile=None if tls_key is None else str(tls_key),
         )

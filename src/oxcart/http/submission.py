@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -15,6 +17,7 @@ from oxcart.http.times import parse_go_ms, parse_time_ms
 from oxcart.model.errors import OxcartError, Unacknowledged, ValidationError
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_name
+from oxcart.model.options import JobOptions
 from oxcart.model.state import State
 from oxcart.queue import Queue
 
@@ -31,6 +34,7 @@ class Order(msgspec.Struct, kw_only=True):
         name: Its type.
         data: Its payload.
         options: Its options, as `Queue.add` takes them.
+        prepared: The same, read and over those of its handler.
         after: The jobs that must have completed before it runs.
         after_any: The jobs of which one must have ended before it runs.
     """
@@ -39,6 +43,7 @@ class Order(msgspec.Struct, kw_only=True):
     name: str
     data: Any
     options: dict[str, Any]
+    prepared: JobOptions
     after: list[JobHandle[Any]]
     after_any: list[JobHandle[Any]]
 
@@ -65,7 +70,7 @@ class Order(msgspec.Struct, kw_only=True):
 
 
 async def read(service: Service, body: values.Submit) -> Order:
-    """Checks everything of a job before anything is written.
+    """Checks everything of a job but its size, which `check` and `add` do.
 
     Raises:
         ValidationError: A field is wrong.
@@ -96,14 +101,34 @@ async def read(service: Service, body: values.Submit) -> Order:
     after, after_any = await _dependencies(service, body)
     options = {field: value for field, value in options.items() if value is not None}
     options["job_id"] = service.new_id(queue) if body.id is None else body.id
-    _check(queue, name, body.payload, options)
-    return Order(queue=queue, name=name, data=body.payload, options=options, after=after, after_any=after_any)
+    with _in_words_of_the_api():
+        prepared = queue._core.prepare(name, body.payload, options)  # type: ignore[arg-type]
+    return Order(
+        queue=queue,
+        name=name,
+        data=body.payload,
+        options=options,
+        prepared=prepared,
+        after=after,
+        after_any=after_any,
+    )
 
 
-def _check(queue: Queue, name: str, data: Any, options: dict[str, Any]) -> None:
-    """Encodes the job as an add does, so that what an add would refuse is refused here."""
+def check(order: Order) -> Order:
+    """Encodes a job as an add does, so that what an add would refuse is refused before anything is written.
+
+    Raises:
+        ValidationError: A field is wrong, or the job is too large.
+    """
+    with _in_words_of_the_api():
+        order.queue._core.broker.encode(order.name, order.data, order.prepared)
+    return order
+
+
+@contextlib.contextmanager
+def _in_words_of_the_api() -> Iterator[None]:
     try:
-        queue._core.broker.encode(name, data, queue._core.read_options(options))  # type: ignore[arg-type]
+        yield
     except ValidationError as error:
         ours = {"attempts": "max_attempts", "data": "payload", "job_id": "id", "job id": "id"}
         if error.field in ours and type(error) is ValidationError:
@@ -165,11 +190,16 @@ async def _dependencies(
 
 async def add(order: Order) -> tuple[Job, bool]:
     """Adds a job; returns it, and whether it is new."""
-    handle = await order.queue.add(
-        order.name, order.data, after=order.after, after_any=order.after_any, **order.options
-    )
-    if handle.created and not order.waits:
-        return _fresh(handle, order), True  # what was just written need not be read
+    queue = order.queue
+    with _in_words_of_the_api():
+        if order.waits:
+            handle = await queue.add(
+                order.name, order.data, after=order.after, after_any=order.after_any, **order.options
+            )
+        else:
+            (handle,) = await queue._add([(order.name, order.data, order.prepared)])
+            if handle.created:
+                return _fresh(handle, order), True  # what was just written need not be read
     return await look(order.queue, handle.id) or _unread(handle, order), handle.created
 
 
@@ -204,9 +234,8 @@ async def _add_whole(orders: list[Order]) -> list[JobHandle[Any]]:
     queue, target = orders[0].queue, orders[0].options.get("target")
     core = queue._core
     where = core if target is None else core.lane(target)
-    read = [core.prepare(order.name, order.data, order.options) for order in orders]  # type: ignore[arg-type]
-    jobs = [core.broker.encode(o.name, o.data, made) for o, made in zip(orders, read, strict=True)]
-    watched = [job[0] for job, made in zip(jobs, read, strict=True) if made.callback_url is not None]
+    jobs = [core.broker.encode(order.name, order.data, order.prepared) for order in orders]
+    watched = [job[0] for job, one in zip(jobs, orders, strict=True) if one.prepared.callback_url is not None]
     if watched:
         await core.expect_webhooks(watched)
     added = await where.broker.add_each(
@@ -253,14 +282,13 @@ async def all_shown(handles: list[JobHandle[Any]], orders: list[Order]) -> list[
 
 def _fresh(handle: JobHandle[Any], order: Order) -> Job:
     """Returns a job as its add has stored it."""
-    core = order.queue._core
-    options = core.prepare(order.name, order.data, order.options)  # type: ignore[arg-type]
+    options = order.prepared
     return Job(
         id=handle.id,
         name=order.name,
         queue=order.queue.name,
         options=options,
-        timestamp=core.broker.clock(),
+        timestamp=order.queue._core.broker.clock(),
         delay=options.delay,
         priority=options.priority,
         state=State.DELAYED if options.delay else State.SCHEDULED,
@@ -269,8 +297,13 @@ def _fresh(handle: JobHandle[Any], order: Order) -> Job:
 
 def _unread(handle: JobHandle[Any], order: Order) -> Job:
     """Returns a job that was added, and has ended and been removed since."""
-    options = order.queue._core.read_options(order.options)  # type: ignore[arg-type]
-    return Job(id=handle.id, name=order.name, queue=order.queue.name, options=options, state=State.COMPLETED)
+    return Job(
+        id=handle.id,
+        name=order.name,
+        queue=order.queue.name,
+        options=order.prepared,
+        state=State.COMPLETED,
+    )
 
 
 def refusal(index: int, error: Exception) -> values.BatchResult:

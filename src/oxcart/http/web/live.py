@@ -16,7 +16,7 @@ import msgspec
 
 from oxcart.http.errors import ApiError
 from oxcart.http.mailbox import Mailbox
-from oxcart.http.stream import one_line
+from oxcart.http.messages import one_line
 from oxcart.http.web.page import Pages
 from oxcart.model.errors import OxcartError
 
@@ -58,10 +58,10 @@ class _Poller:
         self._render = render
         self._shown: dict[str, str] = {}
         self._away = ""
-        self.viewers: set[Mailbox[bytes]] = set()
+        self.viewers: set[Mailbox] = set()
         self._task = asyncio.create_task(self._run(), name=f"oxcart-http-page {view.title}")
 
-    def join(self, viewer: Mailbox[bytes]) -> None:
+    def join(self, viewer: Mailbox) -> None:
         self.viewers.add(viewer)
         if self._away:
             viewer.offer(_message("away", {"message": self._away}))
@@ -143,7 +143,7 @@ class Live:
             view: The page.
             shared: Values that its templates use beside those of the view.
         """
-        viewer = Mailbox[bytes](BACKLOG)
+        viewer = Mailbox(BACKLOG)
         poller = self._pollers.get(key)
         if poller is None:
             poller = self._pollers[key] = _Poller(view, lambda of, values: self._render(of, shared | values))
@@ -153,7 +153,7 @@ class Live:
             while True:
                 try:
                     async with asyncio.timeout(KEEP_ALIVE):
-                        message = await viewer.messages.get()
+                        message = await viewer.take()
                 except TimeoutError:
                     yield b": keep-alive\n\n"
                     continue

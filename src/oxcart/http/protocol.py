@@ -1,0 +1,101 @@
+"""How the server reads and writes HTTP: uvicorn's protocol over httptools, with a bound and fewer writes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+#: Bytes of a request's line and headers.
+MAX_HEAD = 65_536
+
+
+class Gathered(asyncio.Transport):
+    """A transport that sends what is written within one turn of the event loop in one piece.
+
+    An answer is written as a head and a body. Each write is a system call, which costs more than making the
+    answer does.
+
+    Args:
+        inner: The transport of the connection.
+    """
+
+    def __init__(self, inner: asyncio.Transport) -> None:
+        super().__init__()
+        self._inner = inner
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[bytes] = []
+
+    def write(self, data: Any) -> None:
+        """Sends data at the end of this turn."""
+        if not self._waiting:
+            self._loop.call_soon(self._flush)
+        self._waiting.append(data)
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._inner.write(waiting[0] if len(waiting) == 1 else b"".join(waiting))
+
+    def close(self) -> None:
+        """Sends what is left and closes."""
+        self._flush()
+        self._inner.close()
+
+    def abort(self) -> None:
+        """Closes at once."""
+        self._waiting = []
+        self._inner.abort()
+
+    def is_closing(self) -> bool:
+        """Returns whether the connection is closing or closed."""
+        return self._inner.is_closing()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Returns a fact of the connection, such as its peer."""
+        return self._inner.get_extra_info(name, default)
+
+    def pause_reading(self) -> None:
+        """Stops reading."""
+        self._inner.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Reads again."""
+        self._inner.resume_reading()
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection. The parser has no bound of its own, so heads beyond `MAX_HEAD` are refused here."""
+
+    _head: int | None = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begins a connection."""
+        super().connection_made(Gathered(transport))
+
+    def on_message_begin(self) -> None:
+        """Begins a request."""
+        self._head = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        """Ends the head of a request.
+
+        Raises:
+            ValueError: It is too long; the parser stops, and the answer is 400.
+        """
+        self._head = None
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD:
+            raise ValueError(f"the head of a request is longer than {MAX_HEAD} bytes")
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        """Reads a part of a request."""
+        super().data_received(data)
+        if self._head is None or self.transport.is_closing():
+            return
+        # The parser keeps a head that is not complete.
+        self._head += len(data)
+        if self._head > MAX_HEAD:
+            self.send_400_response("Invalid HTTP request received.")
