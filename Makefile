@@ -183,6 +183,10 @@ bench-mesh: install  ## what lanes cost a claim, and how soon a job starts behin
 bench-groups: install  ## turns beside a group of 100 000 jobs, and commands with 100 000 groups; BENCH=--check
 	$(BIN)/python -m benchmarks.groups $(BENCH)
 
+.PHONY: bench-partitions
+bench-partitions: install  ## instructions of a server per job with 16 partitions, and with two servers; BENCH=--check
+	$(BIN)/python -m benchmarks.partitions $(BENCH)
+
 .PHONY: graphs
 graphs: install  ## random graphs of 1 000 jobs by Node and us: with dying workers, and without them in time
 	OXCART_GRAPH=1000 $(BIN)/pytest -q -s tests/interop/test_random_graphs.py

@@ -12,7 +12,8 @@ import pytest_asyncio
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.claimed import BullMQClaim
 from oxcart.broker.port import LARGE_OUTCOME, Ask, Claimed, ClaimedJob, Code, Lease, Outcome, OutcomeKind
-from oxcart.engine.claims import BATCH, LIMITED, SEARCHED, Claims, Station
+from oxcart.engine import claims
+from oxcart.engine.claims import BATCH, LIMITED, SEARCHED, STAY, Claims, Station
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import BrokerUnavailable, ScriptError
 from tests.engine.making import make_job
@@ -280,6 +281,70 @@ class TestTurns:
             desk.claims.wake(None)
         counts = {queue: order.count(queue) for queue in "abc"}
         assert min(counts.values()) >= len(order) // 3 - 2
+
+    async def test_outcomes_claim_from_their_own_queue(self) -> None:
+        desk = Desk("a", "b", concurrency=2 * BATCH)
+        desk.claims.wake(None)
+        for call in (await desk.next(), await desk.next()):
+            call.reply(BATCH)
+        await eventually(lambda: desk.load == 2 * BATCH, "both have arrived")
+        for number in range(STAY):
+            place = number % 2
+            desk.end(BATCH, queue=place)
+            call = await desk.next()
+            assert (call.queue, len(call.outcomes), call.count) == ("ab"[place], BATCH, BATCH)
+            call.reply(BATCH)
+            await eventually(lambda: desk.load == 2 * BATCH, "arrived")
+
+    async def test_no_queue_stays_a_call_late_with_its_outcomes(self) -> None:
+        desk = Desk("a", "b", concurrency=10)
+        desk.claims.wake(None)
+        first = await desk.next()
+        first.reply(5, more=True)
+        second = await desk.next()
+        second.reply(5)
+        await eventually(lambda: desk.load == 10, "arrived")
+        for place in (0, 1):
+            desk.end(5, queue=place)
+        call = await desk.next()
+        assert (call.queue, len(call.outcomes), call.count) == ("a", 5, 0), "both cannot claim at once"
+        call.reply()
+        call = await desk.next()
+        assert (call.queue, len(call.outcomes), call.count) == ("b", 5, 10)
+
+    async def test_every_queue_has_its_turn_beside_full_ones(self) -> None:
+        names = "abcdefgh"
+        desk = Desk(*names, concurrency=1)
+        desk.claims.wake(None)
+        claimed: list[str] = []
+        for _ in range(3 * len(names) * (STAY + 1)):
+            call = await desk.next()
+            if call.count:
+                claimed.append(call.queue)
+            call.reply(call.count)
+            await eventually(lambda: not desk.calls.empty() or desk.load == 1, "arrived, or the next call")
+            if desk.load:
+                desk.end(queue=names.index(claimed[-1]))
+        turns = [one for place, one in enumerate(claimed) if place == 0 or claimed[place - 1] != one]
+        assert turns[: 2 * len(names)] == [*names, *names], "each in turn"
+        runs = len(claimed) / len(turns)
+        assert runs > STAY / 2, "several claims from a queue before the next has its turn"
+
+    async def test_a_queue_with_a_free_slot_beside_it_is_not_asked_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(claims, "ASK_AGAIN", 0.0)
+        desk = Desk("busy", "idle", concurrency=3)
+        desk.claims.wake(None)
+        first = await desk.next()
+        first.reply(1)
+        (await desk.next()).reply()
+        await eventually(lambda: desk.starved >= 2 and desk.load == 1, "both are found empty")
+        desk.end()
+        call = await desk.next()
+        assert (len(call.outcomes), call.count) == (1, 0)
+        call.reply()
+        await desk.quiet()
 
     async def test_a_busy_queue_does_not_hide_another(self) -> None:
         desk = Desk("busy", "other", concurrency=1)

@@ -1,8 +1,12 @@
 """Group commit: finishes attempts and claims jobs in as few calls as the moment allows.
 
 Free slots decide how many jobs a call asks for. Outcomes that become ready while calls are in flight go
-together in the next call, which also claims into the freed slots. Queues take turns. An idle worker makes one
-call per job, with the lowest latency; under load the batch grows by itself.
+together in the next call, which also claims into the freed slots. An idle worker makes one call per job, with
+the lowest latency; under load the batch grows by itself.
+
+A call reaches one queue. So outcomes claim from their own queue, and every few calls another queue gets all
+free slots: a turn. Turns at every call would commit outcomes in one call and claim in another, in batches of
+half the size (docs/decisions/175).
 
 The lanes of a queue (docs/decisions/60) are its family. A call names the lanes that may have jobs, and the
 server chooses the lane whose next job comes first.
@@ -40,6 +44,14 @@ LIMITED = 5_000
 STUCK = 1.0
 #: Most finished attempts in one call times active jobs: each of them may cost a search in the list.
 SEARCHED = 100_000
+#: Calls that commit outcomes and claim from the same queue, before another queue with jobs has its turn.
+STAY = 8
+#: The same times the number of queues at most, so that the turn of each of many queues comes.
+STAY_TIMES_QUEUES = 128
+#: Seconds after which a quarter of these calls suffices.
+STAY_SECONDS = 0.25
+#: Seconds after which another queue has its turn in any case.
+STAY_LONGEST = 1.0
 #: Lanes that one claim chooses between at most.
 CHOICE = 32
 #: How often the jobs of a late reply are renewed while the replies to renewals are late as well.
@@ -50,7 +62,6 @@ class Station:
     """One queue or lane, from the worker's view.
 
     Attributes:
-        ready: Whether a claim may find jobs.
         until_ms: Until when a rate limit keeps the worker from claiming, unless a marker wakes it.
         due_ms: When the next delayed job is due, by the clock of ``Claims``; in the past if many are due; 0
             for none.
@@ -63,6 +74,7 @@ class Station:
             empty: the job may have come after the call.
         root: The base queue of a lane, or itself.
         family: For a root: its lanes that the worker claims from.
+        turn: For a root: how many calls its family has had.
         owing: For a root: the stations of its family with outcomes to commit, the oldest first.
         retired: For a lane: whether the worker has stopped claiming from it. Its claimed jobs still end.
     """
@@ -72,10 +84,12 @@ class Station:
         self.broker = broker
         self.root = root or self
         self.family: list[Station] = []
+        self.turn = 0
         self.owing: dict[Station, None] = {}
         self.retired = False
         self.outcomes: list[tuple[RunningJob, Outcome]] = []
-        self.ready = True
+        self._ready = True
+        self._ring: dict[Station, None] | None = None
         self.until_ms = 0
         self.due_ms = 0
         self.closed = False
@@ -84,6 +98,25 @@ class Station:
         self.stuck = 0
         self.asked_at = 0.0
         self.wakes = 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether a claim may find jobs."""
+        return self._ready
+
+    @ready.setter
+    def ready(self, ready: bool) -> None:
+        self._ready = ready
+        if self._ring is not None:
+            if not ready:
+                self._ring.pop(self, None)
+            elif self not in self._ring:
+                self._ring[self] = None
+
+    def enter(self, ring: dict[Station, None]) -> None:
+        """Joins the stations that may have jobs, in the order of their turns."""
+        self._ring = ring
+        self.ready = self._ready
 
     @property
     def lane(self) -> str:
@@ -174,7 +207,15 @@ class Claims:
         self._stuck = 0
         self._stuck_places: Counter[Hashable] = Counter()  # endpoints at which calls hang
         self._calls: set[asyncio.Task[None]] = set()
-        self._turn = 0
+        self._owing: dict[Station, None] = {}  # roots with outcomes to commit, the oldest first
+        #: Stations that may have jobs, in the order of their turns.
+        self.ready: dict[Station, None] = {}
+        for station in stations:
+            station.enter(self.ready)
+        self._stayed = 0  # calls since a queue had its turn
+        self._turned_at = 0.0
+        self._looked_at = 0.0
+        self._was_full = False  # since it looked at idle queues
         self._pumping = False
         self._claiming = True
         self._closed = False
@@ -198,7 +239,7 @@ class Claims:
         """Commits an ended attempt with the next call."""
         job.took = time.monotonic() - job.began
         station.outcomes.append((job, outcome))
-        station.root.owing[station] = None
+        station.root.owing[station] = self._owing[station.root] = None
         if station.retired and station not in self._stations:
             self._stations.append(station)
         self._pump_soon()
@@ -209,6 +250,7 @@ class Claims:
         station.root.family.append(station)
         if station not in self._stations:
             self._stations.append(station)
+        station.enter(self.ready)
         station.wake()
         self._pump_soon()
 
@@ -216,6 +258,7 @@ class Claims:
         """Starts claiming from further queues."""
         self._stations += stations
         for station in stations:
+            station.enter(self.ready)
             station.wake()
         self._pump_soon()
 
@@ -276,8 +319,7 @@ class Claims:
         if self._closed:  # the brokers close next, and a call would report their closing as its failure
             self._idle.set()
             return
-        stations, count = self._stations, len(self._stations)
-        if count > 1:
+        if len(self._stations) > 1:
             self._ask_again()
         while len(self._calls) - self._stuck < self._most_calls:
             free = (
@@ -285,21 +327,60 @@ class Claims:
                 if self._claiming and not self.paused
                 else 0
             )
-            for step in range(count):
-                station = stations[(self._turn + step) % count]
-                if (station.outcomes or (free > 0 and station.ready)) and not self._is_stuck(station):
-                    self._turn = (self._turn + step + 1) % count
-                    break
+            owing = self._next_owing()
+            turn = self._next_turn(owing, free)
+            if turn is not None:
+                self._stayed, self._turned_at = 0, asyncio.get_running_loop().time()
+                # The outcomes of its family go along.
+                self._start(next(iter(turn.root.owing), turn), free, turn)
+            elif owing is not None:
+                if self._is_behind():
+                    free = 0
+                self._stayed += free > 0
+                members = [owing, *owing.family]
+                owing.turn += 1
+                self._start(next(iter(owing.owing)), free, members[owing.turn % len(members)])
             else:
                 break
-            owing = station.root.owing
-            if not station.outcomes and owing:
-                # An outcome claims for the whole family, and should not wait for the turns of all lanes.
-                self._start(next(iter(owing)), free, station)
-            else:
-                self._start(station, free, station)
         if not self._calls:
             self._idle.set()
+
+    def _next_owing(self) -> Station | None:
+        """Returns the root that has waited longest to commit outcomes."""
+        for root in list(self._owing):
+            if not root.owing:
+                del self._owing[root]
+            elif not self._is_stuck(root):
+                return root
+        return None
+
+    def _is_behind(self) -> bool:
+        """Whether more queues have outcomes than calls may start: all of them would stay a call late."""
+        waiting = sum(1 for root in self._owing if root.owing and not self._is_stuck(root))
+        return waiting > self._most_calls - len(self._calls) + self._stuck
+
+    def _next_turn(self, owing: Station | None, free: int) -> Station | None:
+        """Returns the station whose turn it is; None if the outcomes should claim from their own queue.
+
+        Args:
+            owing: The root with outcomes to commit.
+            free: How many slots are free.
+        """
+        if free <= 0 or (owing is not None and not self._is_time_to_turn()):
+            return None
+        for station in self.ready:
+            if not (owing is not None and station.root is owing) and not self._is_stuck(station):
+                return station
+        return None
+
+    def _is_time_to_turn(self) -> bool:
+        if len(self._stations) == 1:
+            return False
+        stay = max(1, min(STAY, STAY_TIMES_QUEUES // len(self._stations)))
+        if self._stayed >= stay:
+            return True
+        since = asyncio.get_running_loop().time() - self._turned_at
+        return since >= STAY_LONGEST or (since >= STAY_SECONDS and self._stayed >= stay // 4)
 
     def _is_stuck(self, station: Station) -> bool:
         if station.root.stuck:
@@ -307,8 +388,14 @@ class Claims:
         return bool(self._stuck_places) and station.broker.place in self._stuck_places
 
     def _ask_again(self) -> None:
-        """Keeps a busy queue from hiding the others: with full slots the worker waits for no marker."""
+        """Keeps a busy queue from hiding the others: with full slots the worker waits for no marker.
+
+        With a free slot it does, and finds the marker of a job that came before.
+        """
         now = asyncio.get_running_loop().time()
+        if not self._was_full or now - self._looked_at < ASK_AGAIN / 4:
+            return
+        self._looked_at, self._was_full = now, False
         for station in self._stations:
             if not station.ready and not station.until_ms and now - station.asked_at > ASK_AGAIN:
                 station.ready = not station.retired
@@ -321,8 +408,11 @@ class Claims:
             free: How many slots are free.
             turn: The station to prefer if several of the family have equal jobs.
         """
+        self._owing.pop(station.root, None)
         most = BATCH_DUE if 0 < station.due_ms <= self._clock() else BATCH
         batch = self._batch(station, max(1, min(most, SEARCHED // max(1, station.active))))
+        if station.root.owing:
+            self._owing[station.root] = None
         if batch and station.closed:
             station.ready = not station.retired
         choice: list[Station] = []
@@ -340,8 +430,11 @@ class Claims:
         self._asked_for += claim
         self._ending += len(batch)
         if claim:
+            now = asyncio.get_running_loop().time()
             for one in choice or (station,):
-                one.asked_at = asyncio.get_running_loop().time()
+                one.asked_at = now
+                if one in self.ready:
+                    self.ready[one] = self.ready.pop(one)
         station.calls += 1
         loop = asyncio.get_running_loop()
         if len(self._stations) > 1:
@@ -426,7 +519,7 @@ class Claims:
             )
             station.outcomes.extend(batch)
             if batch:
-                station.root.owing[station] = None
+                station.root.owing[station] = self._owing[station.root] = None
             station.ready = False
             await asyncio.sleep(1)
             self._starved()
@@ -482,6 +575,7 @@ class Claims:
     ) -> None:
         if claimed.jobs:
             self._arrived(station, claimed, started)
+            self._was_full = self._was_full or self._load() >= self._concurrency
         if self._observe is not None:
             self._observe(station, len(batch), len(claimed.jobs), time.perf_counter() - started)
 
