@@ -109,12 +109,12 @@ class TestOperations:
         assert await queue.jobs.clean("failed") == 1
 
     async def test_a_clean_that_removes_nothing_takes_few_calls(self, queue: Queue) -> None:
-        """Jobs that stay take little time, so a step looks at more of them: 200 calls with steps of 25."""
+        """A call passes jobs that stay for as long as it may take: steps of 25 would be 200 calls."""
         await queue.add_many([("n", number) for number in range(5000)])
         calls: list[str] = []
         queue._core.broker.attach(holding=lambda: False, on_script=lambda verb, _: calls.append(verb))
         assert await queue.jobs.clean("waiting", grace="1h") == 0
-        assert 5000 / 250 <= calls.count("sweep") < 100
+        assert calls.count("sweep") < 100
         assert (await queue.counts())["waiting"] == 5000
 
     async def test_clean_of_waiting_jobs_looks_at_both_lists(self, queue: Queue, store: redis.Redis) -> None:

@@ -579,6 +579,23 @@ class TestBounds:
         assert await operate(q.broker) == self.COUNT
         assert calls.count(verb) >= self.COUNT / (bulk.MOST if verb == "sweep" else bulk.STEP)
 
+    @pytest.mark.parametrize("state", ["wait", "delayed", "prioritized"])
+    async def test_clean_passes_jobs_that_stay_in_few_calls(
+        self, q: Q, store: redis.Redis, state: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(bulk, "MOST", bulk.STEP)
+        many = 6_000
+        options: dict[str, Any] = {"wait": {}, "delayed": {"delay": 60}, "prioritized": {"priority": 1}}[state]
+        await add(q, *(f"j{number:04}" for number in range(many)), **options)
+        calls: list[str] = []
+        q.broker.caller.on_script = lambda called, _: calls.append(called)
+        assert await q.broker.bulk.clean([state], 1) == 0
+        assert calls.count("sweep") < many / bulk.STEP / 4, "sized by the time they take"
+        store.hset("bull:q:j3000", "timestamp", 1)  # one old job behind a run of young ones
+        assert await q.broker.bulk.clean([state], 1) == 1
+        assert not store.exists("bull:q:j3000")
+        assert (await q.broker.counts())[state] == many - 1
+
     async def test_a_long_page_is_not_read_in_one_call(self, q: Q, store: redis.Redis) -> None:
         await self.prepare(q, store, "wait")
         answer = await q.broker.caller.again(load("page"), "bull:q:meta", "wait", 0, self.COUNT, "")
