@@ -208,12 +208,12 @@ class Core:
     @property
     def broker(self) -> ServedBroker:
         """The queue's broker in the running event loop."""
-        return self._bind().broker
+        return self.bind().broker
 
     @property
     def results(self) -> Results:
         """Waits for results in the running event loop."""
-        return self._bind().results
+        return self.bind().results
 
     def part(self, part: Part | None, feature: str) -> Part:
         """Returns a part of the broker: ``core.part(core.broker.flows, "flows")``.
@@ -277,7 +277,8 @@ class Core:
         if bound is not None and bound.pid == os.getpid():
             await bound.close()
 
-    def _bind(self) -> Bound:
+    def bind(self) -> Bound:
+        """Returns the state of the queue in the running event loop."""
         loop = asyncio.get_running_loop()
         bound = self._bound
         if bound is None or bound.loop is not loop or bound.pid != os.getpid():
@@ -355,7 +356,7 @@ class Core:
         """
         handler = self.handlers.named(name)
         if handler is None:
-            return self.read_options(given)
+            return self.read_options(given) if given else self.defaults
         handler.check(data)
         return self.read_options(given, handler.options)
 
@@ -385,7 +386,7 @@ class Core:
         """Adds encoded jobs; a single one shares its call with other adds of this turn of the event loop."""
         try:
             if len(jobs) == 1:
-                return [await self._bind().add(jobs[0], replicated=replicated)]
+                return [await self.bind().add(jobs[0], replicated=replicated)]
             return await self.broker.add(jobs, timeout=timeout, replicated=replicated)
         except Unacknowledged as error:
             raise error.of_jobs(job_id for job_id, _ in jobs) from error

@@ -76,7 +76,7 @@ class Task(Generic[P, C, R]):
         Raises:
             ValidationError: The arguments do not fit the signature; nothing was written.
         """
-        (job,) = await self.queue._add([(self.name, self.payload(*args, **kwargs), carry(self.options))])
+        job = await self.queue._add_one(self.name, self.payload(*args, **kwargs), carry(self.options))
         return cast(JobHandle[R], job)
 
     def flow(self, *args: P.args, **kwargs: P.kwargs) -> Flow:

@@ -59,7 +59,11 @@ class Faults:
                 raise fault
             return await real(packed, *more, **options)
 
+        def send(packed: bytes, _: float | None = None) -> asyncio.Future[Any] | None:
+            return asyncio.ensure_future(call_packed(packed)) if caller.link.is_connected else None
+
         monkeypatch.setattr(caller.link, "call_packed", call_packed)
+        monkeypatch.setattr(caller.link, "send", send)
 
 
 @contextlib.asynccontextmanager
@@ -181,6 +185,8 @@ class TestJournal:
     async def test_close_leaves_the_key_of_a_call_that_was_given_up(
         self, caller: Caller, faults: Faults, store: redis.Redis
     ) -> None:
+        # Connecting and compiling may take longer than the timeout.
+        await caller.once(load("add"), META, *add_arguments("b"))
         faults.plan = ["lost answer", *[BrokerUnavailable("cannot reach it")] * 1000]
         with pytest.raises(OutcomeUnknown):
             await caller.once(load("add"), META, *add_arguments("a"), timeout=0.05)
@@ -330,11 +336,19 @@ class TestLimits:
             assert time.monotonic() - began < 8
             await caller.close()
 
+    @pytest.mark.parametrize("limit", [10.0, 1.0], ids=["own timer", "watch"])
     @pytest.mark.parametrize("connected", [False, True], ids=["connecting", "connected"])
-    async def test_a_timeout_holds_for_connections_and_repeats_too(self, connected: bool) -> None:
-        """A frozen server accepts connections but sends no greeting: connecting alone may take 5 s."""
+    async def test_a_timeout_holds_for_connections_and_repeats_too(
+        self, connected: bool, limit: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A frozen server accepts connections but sends no greeting: connecting alone may take 5 s.
+
+        The link ends the first attempt if the timeout is above its own limit; the repeats have the rest.
+        """
+        monkeypatch.setattr("oxcart.broker.caller.CALL_TIMEOUT", limit)
         with ValkeyServer() as server:
             caller = Caller(Server(server.url), None, "me", reconnect=QUICK)
+            caller.link._timeout = limit
             if connected:
                 await caller.command("PING")
             server.freeze()
@@ -345,6 +359,24 @@ class TestLimits:
                 assert 1.4 < time.monotonic() - began < 3.5
             finally:
                 server.thaw()
+            await caller.close()
+
+    @pytest.mark.slow
+    async def test_a_call_whose_bytes_move_is_given_up_after_its_timeout(
+        self, valkey: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The watch of the connection ends the call, and leaves the connection to the others."""
+        monkeypatch.setattr("oxcart.broker.caller.CALL_TIMEOUT", 1.0)
+        async with slow_line(valkey.port, 100_000) as port:
+            caller = Caller(Server(f"redis://127.0.0.1:{port}"), None, "me", reconnect=QUICK)
+            caller.link._timeout = 1.0
+            wire = await caller.link.connect()
+            assert wire.transport is not None
+            wire.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+            job = ("a", "n", "x" * 3_000_000, "{}", 5, 0, 0, "", 0)
+            with pytest.raises(OutcomeUnknown, match="add: no answer within 2 s"):
+                await caller.once(load("add"), META, 1, 0, *job, timeout=2)
+            assert caller.link.is_connected
             await caller.close()
 
     @pytest.mark.slow

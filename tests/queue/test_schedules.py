@@ -144,6 +144,7 @@ class TestRepeatables:
             return await send(*call)
 
         monkeypatch.setattr(broker.caller.link, "call_packed", late)
+        monkeypatch.setattr(broker.caller.link, "send", lambda *_: None)  # as before a connection is made
         claim = BullMQClaim("repeat:x:1", "", 1, 0, fields | {b"rjk": key.encode()})
         (made,) = await broker.schedules.advance([claim])
         delayed: Any = store.zrange("bull:q:delayed", 0, -1, withscores=True)

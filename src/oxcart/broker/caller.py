@@ -75,8 +75,8 @@ class _Tried:
 
     __slots__ = ("error", "is_applied", "is_lost", "is_out")
 
-    def __init__(self) -> None:
-        self.is_out = self.is_lost = self.is_applied = False
+    def __init__(self, *, is_out: bool = False) -> None:
+        self.is_out, self.is_lost, self.is_applied = is_out, False, False
         self.error: BrokerUnavailable | ReplyError | None = None
 
     def failed(self, error: BrokerUnavailable | ReplyError) -> None:
@@ -265,6 +265,40 @@ class Caller:
         # A silent server is given up after the caller's timeout if that is shorter than the link's. Otherwise
         # the link decides: a large job on a slow line, whose bytes still move, has all of the caller's time.
         limit = timeout if timeout is not None and timeout < CALL_TIMEOUT else None
+        # Nearly every call is answered at once. The link's watch bounds such a first attempt: a timer and the
+        # layers of a repeat would cost a fifth of the client's instructions for an add.
+        answering = self.link.send(packed, timeout) if limit is None and journal is None else None
+        error: BrokerUnavailable | ReplyError | None = None
+        if answering is not None:
+            try:
+                answer = await answering
+                if self.link.guard is not None and self.link.guard.doubts(self.link):
+                    async with asyncio.timeout(_left(timeout, started)):
+                        await self.link.guard.confirm(self.link)
+            except (BrokerUnavailable, ReplyError) as first:
+                error = first
+            except TimeoutError as late:
+                if timeout is None:
+                    raise
+                raise self._overdue(_Tried(is_out=True), script.verb, timeout) from late
+        if answering is None or error is not None:
+            send = self._sender(script, key, args, packed, limit, journal)
+            left = _left(timeout, started)
+            answer = await self._repeat(send, script.verb, patient, timeout, slot, error, left)
+        if self.on_script is not None:
+            self.on_script(script.verb, time.perf_counter() - started)
+        return answer
+
+    def _sender(
+        self,
+        script: Script,
+        key: str,
+        args: Sequence[Argument],
+        packed: bytes,
+        limit: float | None,
+        journal: str | None,
+    ) -> Callable[[_Tried], Any]:
+        """Returns a function that makes one attempt of a script call."""
 
         async def send(tried: _Tried) -> Any:
             link = self.link
@@ -285,10 +319,7 @@ class Caller:
                 return await self._confirmed(whole, tried, limit, journal)
             return await link.call_packed(whole, limit)
 
-        answer = await self._repeat(send, script.verb, patient, timeout, slot)
-        if self.on_script is not None:
-            self.on_script(script.verb, time.perf_counter() - started)
-        return answer
+        return send
 
     async def _confirmed(self, packed: bytes, tried: _Tried, limit: float | None, journal: str) -> Any:
         """Sends a numbered call and waits until replicas have it, in one round trip.
@@ -325,28 +356,53 @@ class Caller:
         patient: bool,
         timeout: float | None,
         slot: int | None = None,
+        failed: BrokerUnavailable | ReplyError | None = None,
+        left: float | None = None,
     ) -> Any:
-        tried = _Tried()
+        """Makes attempts until one is answered.
+
+        Args:
+            send: Makes an attempt.
+            verb: The name of the call, for errors and logs.
+            patient: Whether to wait until memory or disk have room.
+            timeout: Seconds after which the call fails.
+            slot: The slot of a call that changes something.
+            failed: Why a first attempt failed.
+            left: Seconds of the timeout that are left after that attempt.
+        """
+        tried = _Tried(is_out=failed is not None)
         if timeout is None:
-            return await self._until_answered(send, tried, verb, patient, slot)
+            return await self._until_answered(send, tried, verb, patient, slot, failed)
         try:
-            async with asyncio.timeout(timeout):  # the connection, the hang and the repeats included
-                return await self._until_answered(send, tried, verb, patient, slot)
+            # the connection, the hang and the repeats included
+            async with asyncio.timeout(timeout if left is None else left):
+                return await self._until_answered(send, tried, verb, patient, slot, failed)
         except TimeoutError:
-            at = self.link.endpoint
-            raise tried.overdue(verb, timeout, at.name if at else self._server.name) from tried.error
+            raise self._overdue(tried, verb, timeout) from tried.error
+
+    def _overdue(self, tried: _Tried, verb: str, timeout: float) -> BrokerTimeout | OutcomeUnknown:
+        at = self.link.endpoint
+        return tried.overdue(verb, timeout, at.name if at else self._server.name)
 
     async def _until_answered(
-        self, send: Callable[[_Tried], Any], tried: _Tried, verb: str, patient: bool, slot: int | None
+        self,
+        send: Callable[[_Tried], Any],
+        tried: _Tried,
+        verb: str,
+        patient: bool,
+        slot: int | None,
+        error: BrokerUnavailable | ReplyError | None,
     ) -> Any:
         link = self.link
-        try:  # the path of nearly every call, without the cost of a loop
-            answer = await send(tried)
-            if link.guard is not None and link.guard.doubts(link):
-                await link.guard.confirm(link)
-            return answer
-        except (BrokerUnavailable, ReplyError) as first:
-            error = first
+        # The server did not run a script that it does not know: the next attempt is the first.
+        if error is None or (isinstance(error, ReplyError) and error.code == "NOSCRIPT"):
+            try:
+                answer = await send(tried)
+                if link.guard is not None and link.guard.doubts(link):
+                    await link.guard.confirm(link)
+                return answer
+            except (BrokerUnavailable, ReplyError) as first:
+                error = first
         try:
             return await self._repeats(send, tried, verb, patient, slot, error)
         except (AccessDenied, ScriptError) as refusal:
@@ -415,6 +471,11 @@ class Caller:
                 self.link.drop("the server is no master any more")
             return self.reconnect.pause(attempt, holding=True)
         raise script_error(verb, str(error)) from error
+
+
+def _left(timeout: float | None, started: float) -> float | None:
+    """Returns how many seconds of a timeout are left."""
+    return None if timeout is None else max(0.0, timeout - (time.perf_counter() - started))
 
 
 def _is_demoted(refusal: ReplyError) -> bool:

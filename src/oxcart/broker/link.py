@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import re
 import ssl
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -113,6 +114,11 @@ class Guard(Protocol):
         """Raises ``AnswerLost`` unless the endpoint that answered is still the master."""
 
 
+#: A call that waits: its answer, when it is overdue, whether it may take longer while its bytes still move,
+#: when it was sent, and when its caller gives it up.
+_Call = tuple[asyncio.Future[Any], float, bool, float, float]
+
+
 class _Wire(asyncio.Protocol):
     """The bytes of a link: feeds the parser, and passes each answer to the oldest waiting call."""
 
@@ -122,9 +128,7 @@ class _Wire(asyncio.Protocol):
         self._reader = hiredis.Reader(replyError=ReplyError, protocolError=ReplyError)
         self._lost = lost
         self._late = late
-        #: The call, when it is overdue, whether it may take longer while its bytes still move, and when it
-        #: was sent.
-        self.waiting: deque[tuple[asyncio.Future[Any], float, bool, float]] = deque()
+        self.waiting: deque[_Call] = deque()
         self.received = 0
         #: Bytes received, and bytes still to be sent, when the watch last looked; and when they last moved.
         self.seen = (0, 0)
@@ -163,6 +167,17 @@ class _Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._lost(exc)
+
+
+def _give_up(calls: Iterable[_Call], now: float) -> float:
+    """Ends the wait of calls whose time is over; returns when the next one's will be."""
+    soonest = math.inf
+    for future, _, _, _, given_up in calls:
+        if given_up > now:
+            soonest = min(soonest, given_up)
+        elif not future.done():
+            future.set_exception(TimeoutError())
+    return soonest
 
 
 class Link:
@@ -245,6 +260,17 @@ class Link:
         if wire is None:
             wire = await self.connect()
         return await self._send(wire, packed, timeout)
+
+    def send(self, packed: bytes, most: float | None = None) -> asyncio.Future[Any] | None:
+        """Sends a packed command if the connection stands; returns its answer to come, or None.
+
+        Args:
+            packed: The command in wire form.
+            most: Seconds after which the answer ends in ``TimeoutError``; the connection stays. The watch
+                looks for that, so a bound below a second may be noticed late.
+        """
+        wire = self._wire
+        return None if wire is None else self._send(wire, packed, None, most)
 
     async def pipeline(self, commands: Sequence[bytes], timeout: float | None = None) -> list[Any]:
         """Sends packed commands at once. The result has an error in the place of its command."""
@@ -400,14 +426,16 @@ class Link:
         if at.master and facts.get(b"role", b"master") != b"master":
             raise BrokerUnavailable(f"{at.name} is no master")
 
-    def _send(self, wire: _Wire, packed: bytes, timeout: float | None) -> asyncio.Future[Any]:
-        future = self._expect(wire, timeout)
+    def _send(
+        self, wire: _Wire, packed: bytes, timeout: float | None, most: float | None = None
+    ) -> asyncio.Future[Any]:
+        future = self._expect(wire, timeout, most)
         if wire.ended is None:
             assert wire.transport is not None
             wire.transport.write(packed)
         return future
 
-    def _expect(self, wire: _Wire, timeout: float | None) -> asyncio.Future[Any]:
+    def _expect(self, wire: _Wire, timeout: float | None, most: float | None = None) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         if wire.ended is not None:  # lost after it was made and before its first call
@@ -415,7 +443,8 @@ class Link:
             return future
         limit = self._timeout if timeout is None else timeout
         now = loop.time()
-        wire.waiting.append((future, now + limit, timeout is None, now))
+        given_up = math.inf if most is None else now + most
+        wire.waiting.append((future, now + limit, timeout is None, now, given_up))
         if wire.watch is None:
             wire.watch = loop.call_later(1.0, self._look, wire)
         return future
@@ -431,11 +460,12 @@ class Link:
         if seen[0] > wire.seen[0] or seen[1] < wire.seen[1]:
             wire.moved_at = now
         wire.seen = seen
-        _, overdue, may_take_longer, _ = wire.waiting[0]
+        _, overdue, may_take_longer, _, _ = wire.waiting[0]
         if may_take_longer:
             overdue = max(overdue, wire.moved_at + self._timeout)
         if now < overdue:
-            wire.watch = loop.call_later(min(1.0, max(0.01, overdue - now)), self._look, wire)
+            soonest = min(overdue, _give_up(wire.waiting, now))
+            wire.watch = loop.call_later(min(1.0, max(0.01, soonest - now)), self._look, wire)
         elif wire is self._wire:
             self.drop("no answer in time")
         else:

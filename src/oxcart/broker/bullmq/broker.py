@@ -225,6 +225,14 @@ class BullMQBroker(Connected):
 
         The error of a failed call is the error of every job in it, and of the jobs that were not sent yet.
         """
+        if len(jobs) == 1:
+            job = jobs[0][1]
+            tied = "1" if job[codec.FLAGS][:1] == codec.TIED else "0"  # type: ignore[index]
+            args = [1, tied if self.lane is None else f"{tied}@{self.lane}", *job]
+            try:
+                return await self._add_call(jobs, args, timeout, replicated)
+            except BrokerError as error:
+                return [error]
         parts, left = _parts(jobs, self.lane, whole), time_left(timeout)
         added: list[Added | OxcartError] = []
         failed: BrokerError | None = None
