@@ -549,6 +549,7 @@ class TestChanges:
 #: Verb and arguments behind (slot, number), for the jobs of ``prepare``.
 CALLS: list[tuple[str, tuple[Any, ...]]] = [
     ("add", (1, 0, "new", "n", "{}", "{}", 5, 0, 0, "", 0)),
+    ("add", (2, "=", "n", "{}", 5, 2, "new", "{}", "newer", "{}")),
     ("claim", (1_700_000_000_000, 1, "tok", 30000, "", "", "", 1000)),
     ("pause", ()),
     ("resume", ()),

@@ -91,25 +91,55 @@ _NOT_HERE = (ReplyCode.JOB_NOT_FOUND, ReplyCode.WRONG_STATE)
 ELSEWHERE = b"elsewhere"
 
 
+#: What a job of a run has behind its timestamp: no delay, no priority, no flags and no further fields.
+_PLAIN: list[bytes | str | int] = [0, 0, "", 0]
+
+
 def _parts(
     jobs: Sequence[codec.Encoded], lane: str | None, whole: bool = False
 ) -> Iterator[tuple[Sequence[codec.Encoded], list[bytes | str | int]]]:
     """Splits an add into calls: the jobs of each, and its arguments."""
     start = 0
     while start < len(jobs):
-        args: list[bytes | str | int] = [0, 0]
         size = count = tied = 0
+        is_plain = lane is None
         for _, job in islice(jobs, start, len(jobs) if whole else start + ADD_CHUNK):
             weight = len(job[2])  # type: ignore[arg-type]
             if count and not whole and size + weight > ADD_BYTES:
                 break
-            args += job
             size += weight
             count += 1
-            tied += job[codec.FLAGS][:1] == codec.TIED  # type: ignore[index]
-        args[:2] = count, tied if lane is None else f"{tied}@{lane}"
-        yield jobs[start : start + count], args
+            if job[5:] != _PLAIN:
+                is_plain = False
+                tied += job[codec.FLAGS][:1] == codec.TIED  # type: ignore[index]
+        part = jobs[start : start + count]
+        ids = {job_id for job_id, _ in part} if is_plain and count > 1 else ()
+        if len(ids) == count and "" not in ids:
+            yield part, _runs(part)
+        else:
+            args: list[bytes | str | int] = [count, tied if lane is None else f"{tied}@{lane}"]
+            for _, job in part:
+                args += job
+            yield part, args
         start += count
+
+
+def _runs(part: Sequence[codec.Encoded]) -> list[bytes | str | int]:
+    """Returns the arguments for a batch of plain jobs; neighbours pass what they share once."""
+    args: list[bytes | str | int] = [len(part), "="]
+    before: tuple[bytes | str | int, ...] = ()
+    many = place = 0
+    for _, job in part:
+        shared = (job[1], job[3], job[4])
+        if shared != before:
+            if before:
+                args[place] = many
+            args += (*shared, 0)
+            before, many, place = shared, 0, len(args) - 1
+        many += 1
+        args += (job[0], job[2])
+    args[place] = many
+    return args
 
 
 class BullMQBroker(Connected):
@@ -275,6 +305,8 @@ class BullMQBroker(Connected):
             load("add"), self._meta, *args, timeout=timeout, replicated=replicated
         )
         self.clock.learn(sent, now)
+        if not codes:
+            return [Added(job_id, True, at_ms=now) for job_id, _ in jobs]
         added: list[Added | OxcartError] = []
         done = ReplyCode.DONE
         for (job_id, _), code in zip(jobs, codes, strict=True):

@@ -9,7 +9,10 @@
 --          these as field, value. An empty id asks for the next number of the queue's counter.
 --          Flags: "" or "L" for last-in-first-out. "I" and ms for a job with an idempotency key (in the field
 --          `ox:idem`), which keeps duplicates out for that time. Flags of a tied job begin with "T" (parts/adding.lua)
--- Returns  a list with one code per job: 1 added, 0 the id exists already (nothing changed), -5 its parent
+--          A batch without delay, priority, flags and further fields, and with ids that differ, has "=" as 4 and
+--          then runs of jobs that share most: name, opts, timestamp or "", how many, and for each id, data
+-- Returns  the server's time alone if all jobs of a batch of runs were added; else
+--          a list with one code per job: 1 added, 0 the id exists already (nothing changed), -5 its parent
 --          does not exist, -7 the id belongs to another parent, -13 it is above its
 --          parent, { id } the job that owns its deduplication
 --          window, { id, 1 } the job that owns its idempotency key, { id, 2 } added under the number that the
@@ -49,7 +52,9 @@ if ARGV[3] == "1" and ARGV[4] == "0" and ARGV[5] ~= "" and ARGV[10] == "0" and A
   end
 end
 
-local count, ties = tonumber(ARGV[3]), tonumber(ARGV[4])
+local ARGV = ARGV
+local runs = ARGV[4] == "="
+local count, ties = tonumber(ARGV[3]), runs and 0 or tonumber(ARGV[4])
 local lane
 if not ties then
   ties, lane = string.match(ARGV[4], "^(%d+)@(.+)$")
@@ -78,6 +83,97 @@ local wake, later, stored = false, false, false
 local grouped = gate.limits and (gate.base or P) == P and string.find(gate.limits, '"g":', 1, true)
 local joined = false
 local codes = {}
+
+local function push(command, ids)
+  for from = 1, #ids, 5000 do
+    call(command, gate.target, unpack(ids, from, math.min(from + 4999, #ids)))
+  end
+end
+
+local function text_of(fault)
+  return type(fault) == "table" and fault.err or tostring(fault)
+end
+
+-- Adds a batch of runs. Returns nil, and has changed nothing, if a job of it may need more than these three commands.
+local function add_runs()
+  if gate.base or grouped or count > 5000 then
+    return nil
+  end
+  local keys, at, last = {}, 5, 0
+  while last < count do
+    at = at + 4
+    local behind = last + ARGV[at - 1]
+    for i = last + 1, behind do
+      keys[i] = P .. ARGV[at]
+      at = at + 2
+    end
+    last = behind
+  end
+  if call("EXISTS", unpack(keys)) > 0 then
+    return nil
+  end
+  local index, place, behind, ids = 0, 5, 0, {}
+  local name, opts, timestamp
+  local function add_rest()
+    local at, first = place, index + 1
+    for i = first, count do
+      if i > behind then
+        name, opts, timestamp, behind = ARGV[at], ARGV[at + 1], time_of(ARGV[at + 2]), behind + ARGV[at + 3]
+        at = at + 4
+      end
+      local id = ARGV[at]
+      index, at = i, at + 2
+      place = at
+      call("HSET", keys[i], "name", name, "data", ARGV[at - 1], "opts", opts, "timestamp", timestamp, "delay", "0",
+        "priority", "0")
+      call("XADD", events, "*", "event", "added", "jobId", id, "name", name)
+      if i < count then
+        call("XADD", events, "*", "event", "waiting", "jobId", id)
+      else
+        call("XADD", events, "MAXLEN", "~", limit, "*", "event", "waiting", "jobId", id)
+      end
+      ids[#ids + 1] = id
+    end
+  end
+  local fine, fault = pcall(add_rest)
+  while not fine do -- the job at `index` alone is refused
+    codes[index] = text_of(fault)
+    call("DEL", keys[index]) -- else a later add of this id would find it and report a duplicate
+    fine, fault = pcall(add_rest)
+  end
+  push("LPUSH", ids)
+  if #ids > 0 then
+    wake_now(P, gate)
+  end
+  if #ids == count then
+    return { tonumber(server_ms()) }
+  end
+  for i = 1, count do
+    codes[i] = codes[i] or 1
+  end
+  codes[count + 1] = tonumber(server_ms())
+  return codes
+end
+
+if runs then
+  answer = add_runs()
+  if answer then
+    return remember(answer)
+  end
+  local spelled, at, last = { "", "", ARGV[3], "0" }, 5, 0
+  while last < count do
+    local name, opts, timestamp, behind = ARGV[at], ARGV[at + 1], ARGV[at + 2], last + ARGV[at + 3]
+    at = at + 4
+    for i = last + 1, behind do
+      local to = 9 * i - 4
+      spelled[to], spelled[to + 1], spelled[to + 2], spelled[to + 3] = ARGV[at], name, ARGV[at + 1], opts
+      spelled[to + 4], spelled[to + 5], spelled[to + 6], spelled[to + 7], spelled[to + 8] = timestamp, "0", "0", "", "0"
+      at = at + 2
+    end
+    last = behind
+  end
+  ARGV = spelled
+end
 
 -- Whether each id must be looked up: usually none of many exists yet. Ids made here are remembered instead.
 local look, made = true, {}
@@ -160,12 +256,6 @@ end
 
 -- Writes all pending plain jobs before a tied job. The tied job may release a parent, which belongs behind them, or
 -- remove a delayed job.
-local function push(command, ids)
-  for from = 1, #ids, 5000 do
-    call(command, gate.target, unpack(ids, from, math.min(from + 4999, #ids)))
-  end
-end
-
 local function push_all()
   push("LPUSH", head)
   push("RPUSH", tail)
@@ -199,7 +289,7 @@ for i = 1, count do
   if code == 1 and ARGV[at] == "" then
     code = { id, 2 }
   end
-  codes[i] = ok and code or (type(code) == "table" and code.err or tostring(code))
+  codes[i] = ok and code or text_of(code)
   if not ok and stored then
     made[id] = nil
     call("DEL", P .. id) -- else a later add of this id would find it and report a duplicate
