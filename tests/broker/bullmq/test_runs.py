@@ -52,10 +52,11 @@ def encoded(broker: BullMQBroker, jobs: list[tuple[str, Any, dict[str, Any]]]) -
 
 def state(store: redis.Redis, queue: str) -> dict[str, Any]:
     """Returns what a queue holds, without the journal and the times of its events."""
+    raw: Any = store
     readers: dict[Any, Any] = {
         "hash": store.hgetall,
         "list": lambda key: store.lrange(key, 0, -1),
-        "stream": lambda key: [fields for _, fields in store.xrange(key)],
+        "stream": lambda key: [fields for _, fields in raw.xrange(key)],
         "string": store.get,
         "zset": lambda key: store.zrange(key, 0, -1, withscores=True),
     }
