@@ -1,1 +1,1 @@
-"""Fuzzing (`make fuzz`): every script of BullMQ's protocol on keys as a hostile peer would leave them."""
+"""Fuzzing (`make fuzz`): scripts, codecs, commands, pages and reports on what a hostile peer would leave."""

@@ -14,6 +14,7 @@ from oxcart.http.client import Client
 from oxcart.observe import logs
 from tests.http.conftest import Serve
 from tests.http.test_stream import stream
+from tests.servers import ValkeyServer
 from tests.signals import eventually
 
 #: Ends of lines of every kind, as Python, JavaScript and HTTP know them, and what would follow them.
@@ -133,3 +134,22 @@ async def test_what_jobs_and_callers_send_steers_no_log(
                 assert "\x1b" not in lines
                 assert "\u202e" not in lines
                 assert not any(line.startswith("Set-Cookie") for line in lines.splitlines())
+
+
+async def test_ids_that_are_no_text_are_listed_and_shown(
+    queue: Queue, serve: Serve, valkey: ValkeyServer
+) -> None:
+    client = await serve(queue)
+    await queue.schedules.upsert("tick", every="1h", name="tick")
+    with valkey.client(decode_responses=False) as raw:
+        base = f"bull:{queue.name}"
+        raw.hset(f"{base}:".encode() + b"\xff\xfe", mapping={"name": "n", "data": "1", "timestamp": 1})
+        raw.rpush(f"{base}:wait", b"\xff\xfe")
+        raw.zadd(f"{base}:repeat", {b"\xff\xfe": 1})
+        raw.hset(f"{base}:repeat:".encode() + b"\xff\xfe", mapping={"name": "n", "every": 1000, "ic": 1})
+    listed = await client.get("/api/v1/jobs", params={"state": "scheduled", "queue": queue.name})
+    assert listed.status_code == 200
+    assert "\udcff\udcfe" in [job["id"] for job in listed.json()["jobs"]]
+    for page in ("/schedules", f"/jobs?queue={queue.name}&state=ready"):
+        shown = await client.get(page, headers={"accept": "text/html"})
+        assert (shown.status_code, page) == (200, page)

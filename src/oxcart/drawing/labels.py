@@ -6,6 +6,7 @@ which is wider than the system fonts of the common platforms.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 #: Widths of characters as parts of the font's size; the other printable ones of ASCII take `_COMMON`.
@@ -18,6 +19,14 @@ _WIDTHS = (
 _COMMON, _OTHER, _WIDE = 0.65, 0.85, 1.3
 #: How much wider a bold text is.
 _BOLD = 1.13
+
+#: Characters that XML cannot hold, not even escaped: half of a surrogate pair is one of them.
+_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def drawable(text: str) -> str:
+    """Returns a document with a replacement for each character that XML cannot hold."""
+    return _NOT_XML.sub("\ufffd", text)
 
 
 def width_of(text: str, size: float, *, bold: bool = False) -> float:

@@ -36,6 +36,7 @@ from oxcart.http import (
 )
 from oxcart.http import queues as queue_routes
 from oxcart.http.access import READ, Forward, Guard
+from oxcart.http.answers import Answer
 from oxcart.http.audit import Audit
 from oxcart.http.credentials import Credentials
 from oxcart.http.errors import answer
@@ -157,6 +158,7 @@ def app(
         },
         state=State({"guard": guard, "sessions": signed, "service": service, "dashboard": dashboard}),
         guards=[guard],
+        response_class=Answer,
         exception_handlers={Exception: answer},
         lifespan=[lifespan],
         cors_config=CORSConfig(allow_origins=allowed) if allowed else None,

@@ -94,7 +94,8 @@ def _percent(value: float) -> str:
 def link(path: str, **query: Any) -> str:
     """Returns an address below the mount; parameters that are None or empty are left out."""
     pairs = [(name, value) for name, value in query.items() if value not in (None, "", [])]
-    return path + (f"?{urlencode(pairs, doseq=True)}" if pairs else "")
+    # A name that a peer stored may be no text; half of a character must not cost the page.
+    return f"{path}?{urlencode(pairs, doseq=True, errors='surrogatepass')}" if pairs else path
 
 
 _STATES = {

@@ -198,11 +198,17 @@ class Lake:
         return Version(self, self.snapshot(number))
 
     def numbers(self) -> list[int]:
-        """Returns the numbers of snapshots that have not expired."""
+        """Returns the numbers of snapshots that have not expired.
+
+        Raises:
+            LakeError: The folder cannot be read.
+        """
         try:
             names = os.listdir(self.root / SNAPSHOTS)
         except FileNotFoundError:
             return []
+        except OSError as error:
+            raise LakeError(f"the lake {str(self.root)!r:.200} cannot be read: {error.strerror}") from error
         return sorted(int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdecimal())
 
     def snapshot(self, number: int) -> Snapshot:

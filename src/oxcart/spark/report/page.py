@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from oxcart.drawing.charts import HIGH, STYLE, WIDE, Axis, Chart, Row, charts_of, draw, title_of
+from oxcart.drawing.labels import drawable
 from oxcart.spark.report.figures import (
     FAILURE_COLUMNS,
     FLOW_COLUMNS,
@@ -81,11 +82,11 @@ def page(report: Report) -> str:
         body = _table(columns, rows, name, room, report.more.get(name, 0), report.form)
         made.append(f"<h2>{title}</h2>{body}")
     charts = list(_charts(report, MOST_BYTES - size - sum(map(_size, made)) - 1000))
-    return "\n".join([*parts, made[0], *charts, *made[1:], "</body></html>", ""])
+    return drawable("\n".join([*parts, made[0], *charts, *made[1:], "</body></html>", ""]))
 
 
 def _size(text: str) -> int:
-    return len(text.encode()) + 1
+    return len(text.encode(errors="replace")) + 1
 
 
 def _table(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from oxcart.drawing.charts import HIGH, STYLE, WIDE, Axis, charts_of, draw, title_of
+from oxcart.drawing.labels import drawable
 from oxcart.spark.report.figures import QUEUE_COLUMNS, Report, shown
 from oxcart.spark.report.overview import cut, sentences
 
@@ -61,7 +62,7 @@ def picture(report: Report) -> str:
             at += HIGH + _TITLE
     wide, high = WIDE + 2 * _EDGE, at + 2 * _EDGE
     size = f"width='{wide}' height='{high}' viewBox='0 0 {wide} {high}'"
-    return "\n".join(
+    document = "\n".join(
         [
             f"<svg xmlns='http://www.w3.org/2000/svg' {size}>",
             f"<style>{STYLE}{_STYLE}</style><rect width='{wide}' height='{high}' fill='#fff'/>",
@@ -71,3 +72,4 @@ def picture(report: Report) -> str:
             "",
         ]
     )
+    return drawable(document)
