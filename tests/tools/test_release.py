@@ -82,6 +82,23 @@ def test_advisories_and_unknown_packages_are_told_apart() -> None:
     assert supply.read(answer) == (["bad 2: PYSEC-1, fixed in 3"], ["unknown"])
 
 
+def test_newest_release_without_an_answer_is_looked_up_at_its_package() -> None:
+    descriptions = {
+        "good": {"info": {"version": "1"}, "vulnerabilities": []},
+        "bad": {
+            "info": {"version": "2"},
+            "vulnerabilities": [
+                {"id": "PYSEC-1", "fixed_in": ["3", "2.1"], "withdrawn": None},
+                {"id": "PYSEC-2", "fixed_in": [], "withdrawn": "2026-01-01T00:00:00Z"},
+            ],
+        },
+        "old": {"info": {"version": "4"}, "vulnerabilities": []},
+    }
+    pins = {"good": "1", "bad": "2", "old": "3", "absent": "1"}
+    found = supply.of_newest(pins, ask=lambda names: [descriptions.get(name) for name in names])
+    assert found == (["bad 2: PYSEC-1, fixed in 3, 2.1"], ["old", "absent"])
+
+
 def test_a_python_is_found_by_its_version() -> None:
     assert any(interpreter(python) is not None for python in SUPPORTED)
     assert interpreter("2.4") is None

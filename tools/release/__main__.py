@@ -56,7 +56,8 @@ def main(arguments: list[str]) -> int:
         print(f"SBOM of {parts} parts: {(FOLDER / 'sbom.json').relative_to(ROOT)}")
     known, unknown = supply.advisories(TOOLS, ROOT / "requirements.lock")
     found += known + ([f"{len(unknown)} packages could not be audited"] if unknown and given.strict else [])
-    print(f"advisories: {len(known)}; {len(unknown)} packages could not be asked about")
+    unasked = f" ({', '.join(unknown[:12])}{', …' if len(unknown) > 12 else ''})" if unknown else ""
+    print(f"advisories: {len(known)}; {len(unknown)} packages could not be asked about{unasked}")
     for one in found:
         print(f"PROBLEM {one}", file=sys.stderr)
     return 1 if found else 0
