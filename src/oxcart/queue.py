@@ -31,7 +31,7 @@ from oxcart.engine.handler import Handler, RunKind
 from oxcart.engine.runners import BUILT_IN, find_runner
 from oxcart.engine.running import RunningJob, carry
 from oxcart.engine.sync_running import SyncRunningJob
-from oxcart.engine.tracing import Tracing, traced_rows
+from oxcart.engine.tracing import AddSpan, Tracing, traced_rows
 from oxcart.engine.webhooks.sender import Webhooks
 from oxcart.events import Events
 from oxcart.flow import Flows
@@ -273,7 +273,12 @@ class Queue:
     ) -> list[JobHandle[Any]]:
         core = self._core
         if core.tracing is not None and not traced:
-            return await self._add_traced(core.tracing, jobs, durability)
+            known = [name for name, _, _ in jobs] if isinstance(jobs, list) else []
+            span = core.tracing.add(core.capabilities.protocol, base_of(self.name), known)
+            if not span.is_silent:
+                return await self._add_within(span, jobs, durability)
+            if span.context is not None:
+                jobs = traced_rows(jobs, span.context)
         broker, replicated = core.broker, core.is_replicated(durability)
         if broker.partitions is not None:
             await broker.partitions.ready()
@@ -316,17 +321,15 @@ class Queue:
             raise error.of_jobs(job_id for job_id, _ in encoded) from error
         return [handles[place] for place in range(len(encoded))]
 
-    async def _add_traced(
+    async def _add_within(
         self,
-        tracing: Tracing,
+        span: AddSpan,
         jobs: Iterable[tuple[str, Any, JobOptions]],
         durability: Durability | None,
     ) -> list[JobHandle[Any]]:
-        core = self._core
-        names = [name for name, _, _ in jobs] if isinstance(jobs, list) else []
-        with tracing.add(core.capabilities.protocol, base_of(self.name), names) as span:
-            handles = await self._add(traced_rows(jobs, span.context), durability, traced=True)
-            span.added([one.id for one in handles], sum(one.created for one in handles))
+        with span as adding:
+            handles = await self._add(traced_rows(jobs, adding.context), durability, traced=True)
+            adding.added([one.id for one in handles], sum(one.created for one in handles))
             return handles
 
     # -- handlers

@@ -10,6 +10,7 @@ import redis
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Sampler
 
 from oxcart import Queue, Worker
@@ -24,9 +25,11 @@ class Spans:
         provider: Its provider, for spans of a test's own.
     """
 
-    def __init__(self, *, baggage: bool = False, sampler: Sampler | None = None) -> None:
+    def __init__(
+        self, *, baggage: bool = False, sampler: Sampler | None = None, ids: IdGenerator | None = None
+    ) -> None:
         self._memory = InMemorySpanExporter()
-        self.provider = TracerProvider(sampler=sampler)
+        self.provider = TracerProvider(sampler=sampler, id_generator=ids)
         self.provider.add_span_processor(SimpleSpanProcessor(self._memory))
         self.tracing = Tracing(tracer_provider=self.provider, baggage=baggage)
         self.tracer = self.provider.get_tracer("test")

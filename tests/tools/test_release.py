@@ -6,6 +6,7 @@ import re
 import zipfile
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tools.release import artifacts, licences, supply
@@ -83,7 +84,7 @@ def test_advisories_and_unknown_packages_are_told_apart() -> None:
 
 
 def test_newest_release_without_an_answer_is_looked_up_at_its_package() -> None:
-    descriptions = {
+    descriptions: dict[str, dict[str, Any]] = {
         "good": {"info": {"version": "1"}, "vulnerabilities": []},
         "bad": {
             "info": {"version": "2"},

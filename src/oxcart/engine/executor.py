@@ -254,18 +254,17 @@ class Executor:
                 self.deadlines.watch(job.deadline)
             job.stop = me.cancel
             job.shorten = self._shorten
-            current = None
+            span = None
             if self._is_traced and (span := run_span(job)) is not None:
-                current = span.current()  # not a layer: a coroutine more per job is not free
-                current.__enter__()
+                token = span.enter()  # not a layer: a coroutine more per job is not free
             try:
                 if self._middleware:
                     result = await self._through_middleware(job, handler)
                 else:
                     result = await self._call(job, handler)
             finally:
-                if current is not None:
-                    current.__exit__(None, None, None)
+                if span is not None:
+                    span.leave(token)
                 job.stop = None
                 job.deadline = None
             if job.cancel_reason in _ENDING:

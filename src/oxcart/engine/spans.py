@@ -36,7 +36,9 @@ class WorkerSpans:
     def start(self, station: Station, job: RunningJob) -> None:
         """A handler is about to run."""
         if (tracing := self._queues[station.root.index].tracing) is not None:
-            job.span = tracing.run(station.broker.capabilities.protocol, job)
+            span = tracing.run(station.broker.capabilities.protocol, job)
+            if span is not None:
+                job.span = span
 
     @staticmethod
     def ending(done: Callable[[RunningJob, Outcome], None]) -> Callable[[RunningJob, Outcome], None]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -26,9 +27,20 @@ class AddSpan(Protocol):
 
     Attributes:
         context: The trace context that the jobs carry; None to carry none.
+        is_silent: Whether nothing is recorded, so that its block and `added` may be left out.
     """
 
     context: str | None
+
+    @property
+    def is_silent(self) -> bool:
+        """See above."""
+
+    def __enter__(self) -> AddSpan: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
 
     def added(self, ids: Sequence[str], created: int) -> None:
         """The server has the jobs; ``created`` of them are new."""
@@ -58,13 +70,16 @@ class RunSpan(Protocol):
     def ids(self) -> dict[str, str]:
         """The trace id and the span id, as fields of a log line; empty if there is no trace."""
 
-    def current(self) -> AbstractContextManager[Any]:
-        """Makes the span the current one of the calling task or thread."""
+    def enter(self) -> Any:
+        """Makes the span the current one of the calling task or thread; returns what `leave` takes."""
+
+    def leave(self, token: Any) -> None:
+        """Makes what was current before `enter` the current one again."""
 
     def ended(self, outcome: Outcome) -> None:
         """The attempt has an outcome."""
 
-    def add(self, protocol: str, queue: str, names: Sequence[str]) -> AbstractContextManager[AddSpan]:
+    def add(self, protocol: str, queue: str, names: Sequence[str]) -> AddSpan:
         """Traces an add of the handler's job, from any task or thread."""
 
     def step(self, name: str) -> AbstractContextManager[Any]:
@@ -85,9 +100,7 @@ class RunSpan(Protocol):
 class Tracing(Protocol):
     """Makes spans of what happens to jobs."""
 
-    def add(
-        self, protocol: str, queue: str, names: Sequence[str], *, operation: str = "add"
-    ) -> AbstractContextManager[AddSpan]:
+    def add(self, protocol: str, queue: str, names: Sequence[str], *, operation: str = "add") -> AddSpan:
         """Traces an add of jobs.
 
         Args:
@@ -100,8 +113,8 @@ class Tracing(Protocol):
     def claimed(self, protocol: str, queue: str, jobs: Sequence[RunningJob], seconds: float) -> None:
         """A call that took so many seconds claimed jobs."""
 
-    def run(self, protocol: str, job: RunningJob) -> RunSpan:
-        """Starts the span of an attempt; the job has waited until now."""
+    def run(self, protocol: str, job: RunningJob) -> RunSpan | None:
+        """Starts the span of an attempt; the job has waited until now. None if there is no trace."""
 
     def continued(self, context: str | None) -> AbstractContextManager[Any]:
         """Makes a stored trace context the current one."""

@@ -7,8 +7,10 @@ third. A carrier of another kind, which a peer wrote, is left to the propagator.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ import msgspec
 from oxcart.engine.tracing import run_span
 from oxcart.model.errors import MissingExtra
 from oxcart.model.trace_context import TRACEPARENT, read_carrier
+from oxcart.observe._roots import parent_of
 from oxcart.observe.numbers import status_of
 
 try:
@@ -54,6 +57,32 @@ _baggage = W3CBaggagePropagator()
 #: The beginning and the length of a context that is a ``traceparent`` and nothing else, as most are.
 PLAIN_START = '{"traceparent":"00-'
 PLAIN = 73
+#: Such a context of a trace that is not sampled: the lowest bit of its flags is 0.
+_DROPPED = re.compile(
+    r'\{"traceparent":"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f][02468ace]"\}'
+)
+
+#: The key of a span in a context.
+(_SPAN_KEY,) = trace.set_span_in_context(trace.INVALID_SPAN, Context())
+
+
+def is_dropped(text: str) -> bool:
+    """Returns whether a stored context is plain, well-formed and of a trace that is not sampled."""
+    return len(text) == PLAIN and _DROPPED.fullmatch(text) is not None
+
+
+#: What the conventions call ``messaging.system``, by protocol.
+SYSTEMS = {"bullmq": "bullmq", "bridge": "bridgemq", "memory": "oxcart"}
+
+
+def attributes_of(protocol: str, queue: str, operation: str, kind: str) -> dict[str, Any]:
+    """Returns the attributes that every messaging span has."""
+    return {
+        "messaging.system": SYSTEMS.get(protocol, protocol),
+        "messaging.destination.name": queue,
+        "messaging.operation.name": operation,
+        "messaging.operation.type": kind,
+    }
 
 
 def start(
@@ -120,14 +149,27 @@ def _read_parent(header: str, state: str | None) -> SpanContext | None:
 def write_context(span: Span, context: Context | None, baggage: bool) -> str | None:
     """Returns the text that a job carries; None if there is no trace and no baggage."""
     made = span.get_span_context()
-    carrier: dict[str, str] = {}
+    parent = state = None
     if made.is_valid:
-        parent = f"00-{made.trace_id:032x}-{made.span_id:016x}-{made.trace_flags:02x}"
-        if not baggage and not made.trace_state:
-            return f'{PLAIN_START}{parent[3:]}"}}'
+        parent = parent_of(made.trace_id, made.span_id, int(made.trace_flags))
+        state = made.trace_state.to_header() if made.trace_state else None
+    return write_parent(parent, state, context, baggage)
+
+
+def plain(parent: str) -> str:
+    """Returns the context that is a ``traceparent`` and nothing else."""
+    return f'{PLAIN_START}{parent[3:]}"}}'
+
+
+def write_parent(parent: str | None, state: str | None, context: Context | None, baggage: bool) -> str | None:
+    """As `write_context`, for a ``traceparent``."""
+    if not baggage and not state:
+        return None if parent is None else plain(parent)
+    carrier: dict[str, str] = {}
+    if parent is not None:
         carrier["traceparent"] = parent
-        if made.trace_state:
-            carrier["tracestate"] = made.trace_state.to_header()
+        if state:
+            carrier["tracestate"] = state
     if baggage:
         _baggage.inject(carrier, context)
     return _json.encode(carrier).decode() if carrier else None
@@ -187,6 +229,33 @@ class OpenSpan:
         end(self.span)
 
 
+class DroppedAdd:
+    """An add whose trace is not sampled: its jobs carry the context and nothing else happens.
+
+    Args:
+        context: The text that the jobs carry; None without a trace.
+        sent: Receives the number of jobs, for a counter.
+    """
+
+    __slots__ = ("_sent", "context", "is_silent")
+
+    def __init__(self, context: str | None, sent: Callable[[int], None] | None) -> None:
+        self.context = context
+        self.is_silent = sent is None
+        self._sent = sent
+
+    def __enter__(self) -> DroppedAdd:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def added(self, ids: Sequence[str], created: int) -> None:
+        """The server has the jobs."""
+        if self._sent is not None:
+            self._sent(created)
+
+
 class OpenAdd(OpenSpan):
     """The span of an add.
 
@@ -198,6 +267,8 @@ class OpenAdd(OpenSpan):
     """
 
     __slots__ = ("_is_counted", "_sent", "context")
+
+    is_silent = False
 
     def __init__(
         self, span: Span, context: str | None, *, is_counted: bool, sent: Callable[[int], None] | None
@@ -242,6 +313,23 @@ class OpenPost(OpenSpan):
             self.span.set_status(StatusCode.ERROR)
 
 
+class CarriedSpan(NonRecordingSpan):
+    """The span that added a job, as a context carries it; the text is parsed if someone asks for its ids.
+
+    Args:
+        text: A context for which `is_dropped` is true.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def get_span_context(self) -> SpanContext:
+        """The ids and the flags."""
+        made = read_context(self.text, False)[1]
+        assert made is not None
+        return made
+
+
 class Run:
     """The span of an attempt.
 
@@ -276,11 +364,15 @@ class Run:
             return {}
         return {"trace_id": f"{made.trace_id:032x}", "span_id": f"{made.span_id:016x}"}
 
-    def current(self) -> Current:
-        """Makes the span the current one."""
-        return Current(self._within)
+    def enter(self) -> Any:
+        """Makes the span the current one, until `leave`."""
+        return contexts.attach(self._within)
 
-    def add(self, protocol: str, queue: str, names: Sequence[str]) -> OpenAdd:
+    def leave(self, token: Any) -> None:
+        """Makes what was current before `enter` the current one again."""
+        contexts.detach(token)
+
+    def add(self, protocol: str, queue: str, names: Sequence[str]) -> OpenAdd | DroppedAdd:
         """Traces an add below this attempt."""
         return self._tracing.add(protocol, queue, names, below=self._inner())
 
@@ -295,7 +387,7 @@ class Run:
         """Traces the one call for a batch of jobs, linked with the attempt of each."""
         runs = [run_span(job) for job in jobs]
         links = [Link(run.span.get_span_context()) for run in runs if isinstance(run, Run)]
-        attributes = self._tracing.attributes(self._protocol, self._queue, "process", "process")
+        attributes = attributes_of(self._protocol, self._queue, "process", "process")
         attributes["messaging.batch.message_count"] = len(jobs)
         name = f"process batch {self._queue}"
         span = start(self._tracing.tracer, name, Context(), SpanKind.CONSUMER, attributes, links)
@@ -331,6 +423,37 @@ class Run:
         here = contexts.get_current()
         inside = trace.get_current_span(here).get_span_context()
         return here if inside.trace_id == self.span.get_span_context().trace_id else self._within
+
+
+class DroppedRun(Run):
+    """An attempt of a job whose trace is not sampled: it has no span, and carries the context on.
+
+    Args:
+        tracing: Whose spans these are.
+        text: A context for which `is_dropped` is true.
+        protocol: The job's protocol.
+        queue: Its queue.
+        around: The baggage of the job.
+    """
+
+    __slots__ = ("text",)
+
+    text: str
+
+    def __init__(
+        self, tracing: Tracing, text: str, protocol: str, queue: str, around: Context | None = None
+    ) -> None:
+        span = CarriedSpan(text)
+        self.text = text
+        within = trace.set_span_in_context(span, around) if around else Context({_SPAN_KEY: span})
+        super().__init__(tracing, span, within, protocol, queue)
+
+    def step(self, name: str) -> Any:
+        """Traces nothing."""
+        return nullcontext()
+
+    def ended(self, outcome: Outcome) -> None:
+        """Ends nothing."""
 
 
 def ns(ms: int) -> int:

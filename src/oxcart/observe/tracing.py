@@ -9,27 +9,31 @@ samples and exports is yours.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from oxcart.observe import _spans
+from oxcart.observe._roots import Roots
 from oxcart.observe._spans import (
     Context,
     Current,
+    DroppedAdd,
+    DroppedRun,
     Link,
     OpenAdd,
     OpenPost,
     Run,
     SpanKind,
+    attributes_of,
     contexts,
     trace,
 )
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Counter, MeterProvider
-    from opentelemetry.trace import TracerProvider
+    from opentelemetry.trace import Span, Tracer, TracerProvider
 
     from oxcart.engine.running import RunningJob
 
@@ -37,8 +41,6 @@ log = logging.getLogger("oxcart.tracing")
 
 #: The conventions that names and attributes follow.
 SCHEMA = "https://opentelemetry.io/schemas/1.38.0"
-#: What the conventions call ``messaging.system``, by protocol.
-SYSTEMS = {"bullmq": "bullmq", "bridge": "bridgemq", "memory": "oxcart"}
 
 
 class Tracing:
@@ -50,8 +52,8 @@ class Tracing:
             nothing is counted. What workers do is measured by ``oxcart.observe.meters``.
         baggage: Whether jobs also carry the baggage of the code that adds them. Off by default, because
             baggage may hold what must not be stored.
-        follow_sampling: Whether a job whose producer did not sample its trace makes no spans, without asking
-            the sampler again. The trace is carried on in any case.
+        follow_sampling: Whether adds and attempts below a span that is not sampled make no spans, without
+            asking the sampler again. The trace is carried on in any case.
 
     Raises:
         MissingExtra: The package ``opentelemetry-api`` is not installed.
@@ -65,7 +67,7 @@ class Tracing:
         baggage: bool = False,
         follow_sampling: bool = True,
     ) -> None:
-        self.tracer = trace.get_tracer("oxcart", _version(), tracer_provider, SCHEMA)
+        self._roots = Roots(tracer_provider, ("oxcart", _version(), SCHEMA))
         self._sent: Counter | None = None
         if meter_provider is not None:
             meter = meter_provider.get_meter("oxcart", _version(), SCHEMA)
@@ -75,6 +77,11 @@ class Tracing:
         self.baggage = baggage
         self.follow_sampling = follow_sampling
 
+    @property
+    def tracer(self) -> Tracer:
+        """Starts the spans."""
+        return self._roots.tracer
+
     def add(
         self,
         protocol: str,
@@ -83,62 +90,87 @@ class Tracing:
         *,
         operation: str = "add",
         below: Context | None = None,
-    ) -> OpenAdd:
+    ) -> OpenAdd | DroppedAdd:
         """Traces an add; see `oxcart.engine.tracing.Tracing`."""
-        attributes = self.attributes(protocol, queue, operation, "send")
+        parent, tracer = trace.get_current_span(below), self._roots.tracer
+        sent = None if self._sent is None else self._counting(queue, operation)
+        if parent.get_span_context().is_valid:
+            if self._is_dropped(parent):
+                context = _spans.write_context(parent, below, self.baggage)
+                return DroppedAdd(context, sent)
+        else:
+            drawn = self._roots.draw()
+            if isinstance(drawn, str):
+                context = _spans.write_parent(drawn, None, below, self.baggage)
+                return DroppedAdd(context, sent)
+            tracer = drawn
+        attributes = attributes_of(protocol, queue, operation, "send")
         if len(names) == 1:
             attributes["oxcart.job.name"] = names[0]
         elif names:
             attributes["messaging.batch.message_count"] = len(names)
-        span = _spans.start(self.tracer, f"{operation} {queue}", below, SpanKind.PRODUCER, attributes)
-        context, sent = _spans.write_context(span, below, self.baggage), None
-        if (counter := self._sent) is not None:
-            facts = {"messaging.destination.name": queue, "messaging.operation.name": operation}
-            sent = lambda count: counter.add(count, facts)  # noqa: E731
+        span = _spans.start(tracer, f"{operation} {queue}", below, SpanKind.PRODUCER, attributes)
+        context = _spans.write_context(span, below, self.baggage)
         return OpenAdd(span, context, is_counted=bool(names), sent=sent)
 
     def claimed(self, protocol: str, queue: str, jobs: Sequence[RunningJob], seconds: float) -> None:
         """Traces a claim: a span of its own, linked with the spans that added its jobs."""
+        drawn = self._roots.draw()
+        if isinstance(drawn, str) or self._roots.absent():
+            return
         links = []
         for job in jobs:
-            _, added = _spans.read_context(job.options.trace_context, self.baggage)
+            text = job.options.trace_context
+            if text is None or _spans.is_dropped(text):
+                continue
+            _, added = _spans.read_context(text, self.baggage)
             if added is not None and added.trace_flags.sampled:
                 links.append(Link(added))
-        attributes = self.attributes(protocol, queue, "claim", "receive")
+        attributes = attributes_of(protocol, queue, "claim", "receive")
         attributes["messaging.batch.message_count"] = len(jobs)
         attributes["messaging.client.id"] = jobs[0].worker_id
         begun = _spans.ago(seconds)
         name = f"claim {queue}"
-        _spans.end(_spans.start(self.tracer, name, Context(), SpanKind.CLIENT, attributes, links, begun))
+        _spans.end(_spans.start(drawn, name, Context(), SpanKind.CLIENT, attributes, links, begun))
 
-    def run(self, protocol: str, job: RunningJob) -> Run:
+    def run(self, protocol: str, job: RunningJob) -> Run | None:
         """Starts the span of an attempt."""
-        queue = job.queue
-        around, added = _spans.read_context(job.options.trace_context, self.baggage)
-        links = None
-        if added is not None and job.claim.schedule_id is not None:
+        queue, text = job.queue, job.options.trace_context
+        is_run = job.claim.schedule_id is not None
+        if text is not None and not is_run and self.follow_sampling and _spans.is_dropped(text):
+            return DroppedRun(self, text, protocol, queue)
+        around, added = _spans.read_context(text, self.baggage)
+        links, tracer = None, self._roots.tracer
+        if added is not None and is_run:
             # A schedule fires for years: every run is a trace of its own, linked with where it was set.
             links = [Link(added)]
             around, added = trace.set_span_in_context(trace.INVALID_SPAN, around), None
-        elif added is not None and self.follow_sampling and not added.trace_flags.sampled:
+        if added is None:
+            drawn = self._roots.draw()
+            if isinstance(drawn, str):
+                return DroppedRun(self, _spans.plain(drawn), protocol, queue, around)
+            if text is None and self._roots.absent():
+                return None  # no trace, and none can begin
+            tracer = drawn
+        elif (self.follow_sampling and not added.trace_flags.sampled) or self._roots.absent():
             return Run(self, trace.get_current_span(around), around, protocol, queue)
-        attributes = self.attributes(protocol, queue, "process", "process")
-        span = _spans.start(self.tracer, f"process {queue}", around, SpanKind.CONSUMER, attributes, links)
+        span = _spans.start(
+            tracer, f"process {queue}", around, SpanKind.CONSUMER, self._facts(protocol, job), links
+        )
         within = trace.set_span_in_context(span, around)
-        run = Run(self, span, within, protocol, queue)
-        if span.is_recording():
-            facts: dict[str, str | int] = {
-                "messaging.message.id": job.id,
-                "messaging.client.id": job.worker_id,
-                "oxcart.job.name": job.name,
-                "oxcart.job.attempt": job.attempt,
-            }
-            if (correlation := job.correlation_id) is not None:
-                facts["messaging.message.conversation_id"] = correlation
-            span.set_attributes(facts)
-            if (waited := job.waited_ms) is not None:
-                self._record_wait(job, waited, within if added is None else around)
-        return run
+        if span.is_recording() and (waited := job.waited_ms) is not None:
+            self._record_wait(job, waited, within if added is None else around)
+        return Run(self, span, within, protocol, queue)
+
+    def _facts(self, protocol: str, job: RunningJob) -> dict[str, Any]:
+        facts = attributes_of(protocol, job.queue, "process", "process")
+        facts["messaging.message.id"] = job.id
+        facts["messaging.client.id"] = job.worker_id
+        facts["oxcart.job.name"] = job.name
+        facts["oxcart.job.attempt"] = job.attempt
+        if (correlation := job.correlation_id) is not None:
+            facts["messaging.message.conversation_id"] = correlation
+        return facts
 
     def _record_wait(self, job: RunningJob, waited: int, around: Context) -> None:
         facts = {"messaging.destination.name": job.queue, "messaging.message.id": job.id}
@@ -164,14 +196,18 @@ class Tracing:
         span = _spans.start(self.tracer, "POST", None, SpanKind.CLIENT, attributes)
         return OpenPost(span, _spans.headers_of(span))
 
-    def attributes(self, protocol: str, queue: str, operation: str, kind: str) -> dict[str, Any]:
-        """Returns the attributes that every messaging span has."""
-        return {
-            "messaging.system": SYSTEMS.get(protocol, protocol),
-            "messaging.destination.name": queue,
-            "messaging.operation.name": operation,
-            "messaging.operation.type": kind,
-        }
+    def _is_dropped(self, parent: Span) -> bool:
+        """Returns whether nothing below a span is recorded."""
+        if self._roots.absent():
+            return True
+        is_sampled = parent.get_span_context().trace_flags.sampled
+        return self.follow_sampling and not is_sampled and not parent.is_recording()
+
+    def _counting(self, queue: str, operation: str) -> Callable[[int], None]:
+        counter = self._sent
+        assert counter is not None
+        facts = {"messaging.destination.name": queue, "messaging.operation.name": operation}
+        return lambda count: counter.add(count, facts)
 
 
 def attach(text: str) -> Run:
