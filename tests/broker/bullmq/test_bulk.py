@@ -585,7 +585,9 @@ class TestBounds:
     ) -> None:
         monkeypatch.setattr(bulk, "MOST", bulk.STEP)
         many = 6_000
-        options: dict[str, Any] = {"wait": {}, "delayed": {"delay": 60}, "prioritized": {"priority": 1}}[state]
+        options: dict[str, Any] = {"wait": {}, "delayed": {"delay": 60}, "prioritized": {"priority": 1}}[
+            state
+        ]
         await add(q, *(f"j{number:04}" for number in range(many)), **options)
         calls: list[str] = []
         q.broker.caller.on_script = lambda called, _: calls.append(called)
