@@ -41,6 +41,7 @@ class Arrivals:
         spans: Traces them; None without tracing.
         observer: Is notified of starts.
         stopping: Set once the worker begins no more jobs.
+        eased: Called when the worker has a job less without an outcome.
         broken: Receives a task that has ended; its error ends the worker.
     """
 
@@ -60,6 +61,7 @@ class Arrivals:
         spans: WorkerSpans | None,
         observer: Observer | None,
         stopping: asyncio.Event,
+        eased: Callable[[], None],
         broken: Callable[[asyncio.Task[None]], None],
     ) -> None:
         self._worker_id = worker_id
@@ -73,6 +75,7 @@ class Arrivals:
         self._spans = spans
         self._observer = observer
         self._stopping = stopping
+        self._eased = eased
         self._unknown = UnknownNames(verdict)
         self._runs = ClaimedRuns(
             ready=self._dispatch,
@@ -84,9 +87,8 @@ class Arrivals:
             busy=lambda: executor.load + self._runs.load,
             drained=claims.drained,
             start=self._start_suspect,
-            give_back=lambda job: self._give_back([job]),
+            give_back=self._give_back,
             gone=self._suspect_gone,
-            resume=lambda: claims.wake(None),
             ended=broken,
         )
 
@@ -130,8 +132,8 @@ class Arrivals:
             timeouts.append(None if job in self.suspects.known else job.limit)  # a suspect may wait
             if claim.advances_schedule:
                 runs.append(job)
-        if self._stopping.is_set():
-            # The claim was in flight when the worker was stopped.
+        if self._stopping.is_set() or self.suspects.has_lone:
+            # The claim was in flight when the worker was stopped, or hung when a job began to run alone.
             self._give_back(jobs)
             return
         if self._spans is not None:
@@ -144,12 +146,24 @@ class Arrivals:
             jobs = [job for job in jobs if job not in runs]
         self._dispatch(station, jobs)
 
+    def cancel(self, job: RunningJob, text: str, force: bool) -> None:
+        """Ends a job that was cancelled, whether it runs or waits."""
+        self._executor.cancel(job, text, force)
+        if self.suspects.withdraw(job):
+            self._claims.submit(job.station, job, self._verdict.cancelled(job))
+
+    def lose(self, job: RunningJob) -> None:
+        """Drops a job that waits and has lost its lease."""
+        if self.suspects.withdraw(job):
+            self._suspect_gone(job)
+
     def give_back(self) -> None:
         """Returns the jobs that wait to their queues."""
         self._give_back(self._runs.take_back() + self.suspects.take_back())
 
     def _give_back(self, jobs: list[RunningJob]) -> None:
         for job in jobs:
+            self.suspects.left(job)
             self._claims.submit(job.station, job, self._verdict.given_back(job))
 
     def _dispatch(self, station: Station, jobs: list[RunningJob]) -> None:
@@ -179,7 +193,8 @@ class Arrivals:
         self._claims.submit(station, job, self._verdict.snoozed(job, ms))
 
     def _start_suspect(self, job: RunningJob) -> None:
-        self._leases.hold(job.station.index, [job], [job.limit])  # the time that it may run begins now
+        job.limit = self._executor.limit_of(job)  # anew: its lifetime went on while it waited
+        self._leases.hold(job.station.index, [job], [job.limit])
         self._start([job])
 
     def _suspect_gone(self, job: RunningJob) -> None:
@@ -191,3 +206,5 @@ class Arrivals:
         )
         self._leases.let_go(job.station.index, [job.id])
         self._leases.drop(job.station.index, [job.id])
+        self._eased()
+        self._claims.wake(None)

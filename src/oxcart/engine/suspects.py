@@ -34,14 +34,13 @@ class Suspects:
 
     Args:
         concurrency: How many jobs the worker may have at once.
-        patience: Seconds that uncommitted outcomes of other jobs may delay a job that runs alone: a lease,
-            after which their jobs run again anyway.
+        patience: Seconds that a lease lasts. Uncommitted outcomes of other jobs may delay a job that runs
+            alone so long; afterwards their jobs run again anyway.
         busy: Returns how many other jobs the worker has.
         drained: Waits until no claim is in flight and every outcome is committed.
         start: Starts a job.
-        give_back: Returns a job to its queue, because the server refused its note.
-        gone: Receives a job whose lease is gone.
-        resume: Called when the worker may claim again.
+        give_back: Returns jobs to their queue, because the server did not take the note of one of them.
+        gone: Receives a job whose lease is gone. The worker may claim again afterwards.
         ended: Receives the task that works through the suspects when it has ended.
     """
 
@@ -53,9 +52,8 @@ class Suspects:
         busy: Callable[[], int],
         drained: Callable[[], Awaitable[None]],
         start: Callable[[RunningJob], None],
-        give_back: Callable[[RunningJob], None],
+        give_back: Callable[[list[RunningJob]], None],
         gone: Callable[[RunningJob], None],
-        resume: Callable[[], None],
         ended: Callable[[asyncio.Task[None]], None],
     ) -> None:
         self._concurrency = concurrency
@@ -65,7 +63,6 @@ class Suspects:
         self._start = start
         self._give_back = give_back
         self._gone = gone
-        self._resume = resume
         self._ended = ended
         #: Most suspects that run at once beside other jobs.
         self.most = math.isqrt(concurrency)
@@ -87,12 +84,20 @@ class Suspects:
     def load(self) -> int:
         """How many slots the suspects keep the worker from filling, beside those in which they run.
 
-        Waiting jobs take no slot, or many suspects would stop the worker. Beyond the worker's concurrency
-        they do, so that one worker does not hoard them.
+        Those that may start now have their slots, so that no claim takes these. The others have none, or many
+        suspects would stop the worker. Beyond the worker's concurrency they do, so that one worker does not
+        hoard them.
         """
         if self._lone is not None or self._waiting[ALONE]:
             return self._concurrency
-        return len(self._starting) + max(0, len(self._waiting[BESIDE]) - self._concurrency)
+        waiting = len(self._waiting[BESIDE])
+        next_ones = min(waiting, self.most - len(self._beside))
+        return len(self._starting) + next_ones + max(0, waiting - next_ones - self._concurrency)
+
+    @property
+    def has_lone(self) -> bool:
+        """Whether a job runs alone, or is about to: no other may start."""
+        return self._lone is not None
 
     def suspect(self, job: RunningJob) -> None:
         """Notes a claimed job if it was lost before: it must run with few other suspects, or alone."""
@@ -118,6 +123,15 @@ class Suspects:
         if self._lone is job:
             self._lone = None
         self._changed.set()
+
+    def withdraw(self, job: RunningJob) -> bool:
+        """Removes a suspect that must not start any more; returns whether it was waiting."""
+        for waiting in self._waiting.values():
+            if job in waiting:
+                waiting.remove(job)
+                self.left(job)
+                return True
+        return False
 
     def take_back(self) -> list[RunningJob]:
         """Removes and returns the suspects that have not started."""
@@ -166,8 +180,6 @@ class Suspects:
         if not await self._begin(job, alone=True):
             self._lone = None
             self._changed.set()
-        if self._lone is None and not self._waiting[ALONE]:
-            self._resume()
 
     async def _next_beside(self) -> None:
         job = self._waiting[BESIDE].popleft()
@@ -181,18 +193,19 @@ class Suspects:
         assert notes is not None  # its broker counted the stalls
         self._starting.append(job)
         try:
-            gone = await notes.start([Lease(job.id, job.token, job.fencing)], alone=alone)
-        except BrokerError as error:
+            # Not for long: jobs of other servers wait behind it.
+            async with asyncio.timeout(self._patience / 3):
+                gone = await notes.start([Lease(job.id, job.token, job.fencing)], alone=alone)
+        except (BrokerError, TimeoutError) as error:
             log.error(
                 "queue %s: could not note how job %s runs, returning it: %s",
                 job.queue,
                 job.id,
-                error,
+                str(error) or "no answer in time",
                 extra=job.log_fields(),
             )
             self._starting.remove(job)
-            self.known.pop(job, None)
-            self._give_back(job)
+            self._give_back([job, *self._of_queue(job)])
             return False
         self._starting.remove(job)
         if gone:
@@ -201,3 +214,12 @@ class Suspects:
             return False
         self._start(job)
         return True
+
+    def _of_queue(self, job: RunningJob) -> list[RunningJob]:
+        """Removes and returns the waiting suspects of a job's queue: its server takes no notes."""
+        self.known.pop(job, None)
+        root = job.station.root
+        found = [one for queue in self._waiting.values() for one in queue if one.station.root is root]
+        for one in found:
+            self._waiting[self.known.pop(one)].remove(one)
+        return found

@@ -353,7 +353,7 @@ class Worker:
             claims=self._claims,
             clock=self._clock,
             reconnect=self._reconnect,
-            stop=self._executor.cancel,
+            stop=lambda *request: self._arrivals.cancel(*request),
             on_state=self._connection,
         )
         self._arrivals = Arrivals(
@@ -370,6 +370,7 @@ class Worker:
             spans=self._spans,
             observer=observer,
             stopping=self._stopping,
+            eased=self._eased.set,
             broken=self._loop_ended,
         )
         await self._mesh.begin(self._stopping)
@@ -506,6 +507,7 @@ class Worker:
                 extra=job.log_fields(),
             )
             job.cancel(LEASE_LOST)
+            self._arrivals.lose(job)
             self._listeners.look_soon(self._mesh.stations[station].root.index, job)
         if self._observer is not None:
             self._observer.renewal_failed(self._base_of(station), 1)

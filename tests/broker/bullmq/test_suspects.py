@@ -91,3 +91,26 @@ class TestSuspects:
         assert {job.id for job in await q.claim(2, isolates=True)} == {"a", "b"}
         assert store.hget("bull:q:b", "ox:beside") is None
         assert store.hget("bull:q:a", "ox:beside") == "w2"
+
+    async def test_a_job_that_survived_alone_runs_beside_others_again(
+        self,
+        q: Q,  # noqa: F811
+        store: redis.Redis,
+    ) -> None:
+        await q.add("a")
+        await _lose(q, store, await _claim(q))
+        job = await _claim(q)
+        await _note(q, job, alone=False)
+        await _lose(q, store, job)
+        job = await _claim(q)
+        assert (job.stalls, job.shared_stalls) == (1, 1)
+        await _note(q, job, alone=True)
+        assert await q.end(job, "w") == 1  # as a snooze or a failed attempt would: it was not lost
+        job = await _claim(q)
+        assert (job.stalls, job.shared_stalls) == (1, 0)
+
+    async def test_a_count_of_zero_makes_no_suspect(self, q: Q, store: redis.Redis) -> None:  # noqa: F811
+        await q.add("a")
+        store.hset("bull:q:a", "stc", 0)
+        await _lose(q, store, await _claim(q))
+        assert _counts(store) == (1, 0, False)

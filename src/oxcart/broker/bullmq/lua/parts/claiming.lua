@@ -136,7 +136,7 @@ local function claim_jobs(asked, limiting)
     if history then
       histories[last] = history
     end
-    if stalls and asked.isolates then
+    if stalls and stalls ~= "0" and asked.isolates then
       suspects[#suspects + 1] = last
     end
     jobs[2 * last - 1], jobs[2 * last] = id, fields
