@@ -142,7 +142,7 @@ soak: install  ## 2 000 000 jobs of all kinds, workers that come and go: memory 
 	$(BIN)/python -m benchmarks.soak $(BENCH)
 
 test: install  ## all tests, those against real BullMQ included
-	$(BIN)/python -c "from tests import nodes; nodes.bull_board(); nodes.axe(); [nodes.installed(v) for v in nodes.versions()]; [nodes.with_telemetry(v) for v in ('v5', 'v6')]"
+	$(BIN)/python -c "from tests import nodes; nodes.bull_board(); nodes.axe(); nodes.pyright(); [nodes.installed(v) for v in nodes.versions()]; [nodes.with_telemetry(v) for v in ('v5', 'v6')]"
 	$(BIN)/python -m tests.browser
 	$(BIN)/pytest -n 2 --dist loadgroup $(TEST)
 

@@ -97,6 +97,12 @@ def axe() -> str:
     return (folder / "node_modules" / "axe-core" / "axe.min.js").read_text("utf-8")
 
 
+def pyright() -> Path:
+    """Return the script of pyright, installed on first use."""
+    with locked("pyright"):
+        return install(NODE_FOLDER / "pyright") / "node_modules" / "pyright" / "index.js"
+
+
 def install(folder: Path) -> Path:
     """Install what a folder's `package.json` asks for, unless it is there; hold its lock meanwhile."""
     lock = folder / "package-lock.json"
