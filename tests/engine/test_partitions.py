@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,8 @@ import redis
 
 from oxcart import Queue, Worker
 from oxcart.broker.connection import Reconnect
-from oxcart.engine.partitions import Fleet
+from oxcart.broker.partitioned.spread import Spread
+from oxcart.engine.partitions import Fleet, LayoutWatch
 from oxcart.model.errors import PartitionNotEmpty, ValidationError
 from oxcart.model.partitions import partition_of
 from tests.conftest import MakeQueue
@@ -298,5 +300,58 @@ async def test_a_worker_leaves_partitions_that_are_not_empty(make_queue: MakeQue
         await fleet.retire()
         assert (await spread.refresh()).served == 2, "the last change is not an hour old"
         assert (await spread.retire()).served == 1
+    finally:
+        await fleet.close()
+
+
+async def test_a_producer_with_an_old_layout_reads_it_before_it_adds(make_queue: MakeQueue) -> None:
+    """It may have been idle for days: nobody consumes the partitions that it knows any more."""
+    queue, idle = make_queue("events", partitions=4), make_queue("events", partitions=4)
+    for one in (queue, idle):
+        await one.partitions.layout()
+    await queue.partitions.resize(1)
+    assert (await queue.partitions.retire()).served == 1
+    spread = idle._core.broker.partitions
+    assert isinstance(spread, Spread)
+    spread._read_at = spread._known_at = time.monotonic() - 3600
+    keys = keys_of([3], 4, 5)
+    handles = await asyncio.gather(*(idle.add("n", partition_key=key) for key in keys))
+    assert spread.layout.served == 1
+    assert [await queue.jobs.state(handle.id) for handle in handles] == ["waiting"] * 5
+
+
+async def test_partitions_are_taken_back_when_a_producer_still_adds_to_them(make_queue: MakeQueue) -> None:
+    queue, node = make_queue("events", partitions=4), make_queue("events#2")
+    queue.fallback(lambda job: None)
+    await queue.partitions.resize(1)
+    assert (await queue.partitions.retire()).served == 1
+    late = await node.add("n")
+    fleet = Fleet([queue._core], Reconnect())
+    try:
+        assert len(await fleet.expand()) == 1
+        await fleet.retire()
+        assert [one.name for one in (await fleet.grown())[0]] == ["events#1", "events#2"]
+        layout = await queue.partitions.layout()
+        assert (layout.size, layout.served) == (1, 3)
+    finally:
+        await fleet.close()
+    async with Worker(queue).running():
+        await late.result(LIMIT)
+
+
+async def test_a_layout_that_cannot_be_read_hides_no_partitions_of_another_queue(
+    make_queue: MakeQueue, store: redis.Redis
+) -> None:
+    queue, broken = make_queue("events", partitions=1), make_queue("other", partitions=1)
+    fleet = Fleet([queue._core, broken._core], Reconnect())
+    taken: list[str] = []
+    watch = LayoutWatch(fleet, lambda further: taken.extend(one.name for one in further))
+    try:
+        await fleet.expand()
+        await queue.partitions.resize(3)
+        store.hset("bull:other#0:ox:partitions", "7", "no layout")
+        await watch.step()
+        await watch.step()
+        assert taken == ["events#1", "events#2"]
     finally:
         await fleet.close()

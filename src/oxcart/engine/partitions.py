@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
@@ -114,18 +115,25 @@ class Fleet:
         self._taken[queue] = max(first, count)
         return [Partition(queue, spread, number) for number in range(first, count)]
 
-    async def grown(self) -> list[Source]:
-        """Returns the partitions that a newer layout has and the worker does not consume yet."""
-        return [one for queue, broker in self.whole for one in await self._further(queue, broker)]
+    async def grown(self) -> tuple[list[Source], list[BaseException]]:
+        """Returns the partitions of newer layouts that the worker does not consume yet, and failed reads."""
+        reads = (self._further(queue, broker) for queue, broker in self.whole)
+        found = await asyncio.gather(*reads, return_exceptions=True)
+        errors = [one for one in found if isinstance(one, BaseException)]
+        return [one for row in found if not isinstance(row, BaseException) for one in row], errors
 
     async def retire(self) -> None:
-        """Gives up partitions without new jobs that are empty, an hour after the last resize."""
+        """Gives up partitions without new jobs that are empty, an hour after the last resize.
+
+        Takes back those that got jobs after they were given up.
+        """
         for _, broker in self.whole:
             spread = broker.partitions
             assert spread is not None
             if spread.layout.served > spread.layout.size:
                 with contextlib.suppress(PartitionNotEmpty):
                     await spread.retire(least_age_ms=RETIRE_AFTER)
+            await spread.reclaim()
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -152,9 +160,12 @@ class LayoutWatch(Looper):
 
     async def tick(self) -> None:
         """Reads the layouts; now and then it gives up partitions that are not needed any more."""
-        if further := await self._fleet.grown():
+        further, errors = await self._fleet.grown()
+        if further:
             log.info("takes partitions in: %s", ", ".join(one.name for one in further))
             self._take(further)
         self._ticks += 1
         if self._ticks % RETIRE_EVERY == 0:
             await self._fleet.retire()
+        for error in errors:
+            raise error

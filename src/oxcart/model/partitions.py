@@ -44,6 +44,10 @@ class Layout(msgspec.Struct, frozen=True):
         served = max(self.served, size)
         return Layout(self.version + 1, check_partitions(size), served, at_ms, self.servers)
 
+    def reclaimed(self, served: int, at_ms: int) -> Layout:
+        """Returns the next version, with further partitions that get no new jobs."""
+        return Layout(self.version + 1, self.size, served, at_ms, self.servers)
+
     def retired(self, at_ms: int) -> Layout:
         """Returns the next version, without the partitions that get no new jobs."""
         return Layout(self.version + 1, self.size, self.size, at_ms, self.servers)

@@ -247,6 +247,8 @@ class PartitionedBroker:
             places = [at for at, one in enumerate(brokers) if one is broker]
             answers, _ = await broker.finish([outcomes[at] for at in places], only_end)
             codes |= dict(zip(places, answers, strict=True))
+        for one in outcomes:
+            self._claimed.pop(one.id, None)
         claimed = await self.claim(ask) if ask.count else Claimed([])
         return [codes[at] for at in range(len(outcomes))], claimed
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
@@ -36,6 +37,8 @@ T = TypeVar("T")
 
 #: Seconds after which a producer reads the layout again before an add.
 FRESH = 5.0
+#: Seconds after which an add waits for that read: workers may have given partitions of such a copy up.
+OLD = 30.0
 #: Seconds that one partition may take to answer with the layout before the others are asked.
 PATIENCE = 3.0
 #: Jobs without a key that go to one partition together, at most.
@@ -78,7 +81,8 @@ class Spread:
         self._turn = itertools.count()
         self._chosen: int | None = None
         self._together = 0
-        self._read_at = 0.0  # 0 until the layout was read
+        self._read_at = 0.0  # 0 until a read of the layout was tried
+        self._known_at = 0.0  # when the layout was last read
         self._reading: asyncio.Task[None] | None = None
         #: The newest version of the layout that this client knows.
         self.layout = Layout(0, size, size, servers=len(self._servers))
@@ -219,6 +223,8 @@ class Spread:
     async def ready(self) -> None:
         """Learns the layout before the first use, and again when the copy is older than `FRESH`.
 
+        Until it is `OLD`, the copy is used meanwhile.
+
         Raises:
             ValidationError: The queue has another number of standalone servers.
         """
@@ -228,6 +234,8 @@ class Spread:
             # An unanswered read must not keep adds from the partitions that live.
             self._read_at = time.monotonic()
             self._reading = asyncio.create_task(self._refresh(), name="oxcart-layout")
+        if self._reading is not None and time.monotonic() - self._known_at > OLD:
+            await asyncio.wait((self._reading,), timeout=PATIENCE)
 
     async def _refresh(self) -> None:
         try:
@@ -249,6 +257,7 @@ class Spread:
         self._read_at = time.monotonic()
         if known is None:
             return self.layout  # no server answers: calls will say so
+        self._known_at = self._read_at
         if not known:  # a new queue, or an obliterated one
             wanted = self.layout
             if not wanted.version:
@@ -348,6 +357,32 @@ class Spread:
                 if self.prepare is not None:
                     await self.prepare(wanted)  # the shares of the others grow
                 return self.layout
+
+    async def reclaim(self) -> Layout:
+        """Takes partitions that were given up back, if jobs were added to them since; returns the layout.
+
+        A producer that does not read the layout may add to them at any time.
+        """
+        layout = await self.refresh()
+        given_up = [self.broker(number) for number in range(layout.served, max(self.sizes))]
+        counted = await asyncio.gather(*(one.counts_over_lanes() for one in given_up), return_exceptions=True)
+        late = [
+            number
+            for number, counts in enumerate(counted, layout.served)
+            if not isinstance(counts, BaseException) and any(counts.values())
+        ]
+        if not late:
+            return layout
+        wanted = layout.reclaimed(max(late) + 1, await self.broker(0).now())
+        if self.prepare is not None:
+            # A limit that is too low to be divided: each of them still has its share of one.
+            with contextlib.suppress(ValidationError):
+                await self.prepare(wanted)
+        decided = await self._write(wanted)
+        self._learn({decided.version: decided})
+        names = ", ".join(self.broker(number).queue for number in late)
+        log.warning("queue %s: a producer with an old layout added jobs to %s", self.queue, names)
+        return self.layout
 
     async def _newest(self) -> None:
         """Reads the layout from partition 0, which decides, and mends copies that lack it."""

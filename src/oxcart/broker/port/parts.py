@@ -458,6 +458,9 @@ class Partitions(Protocol):
             least_age_ms: Change nothing if the layout changed within so many ms.
         """
 
+    async def reclaim(self) -> Layout:
+        """Takes partitions that were given up back, if jobs were added to them since; returns the layout."""
+
 
 class Logs(Protocol):
     """The logs of jobs."""
