@@ -1,9 +1,9 @@
 """Operations on a whole queue: removing, retrying, promoting and counting jobs by the million.
 
 Each is a loop of bounded steps of about half a ms, so a queue can be cleaned while workers serve it. A step
-begins with 25 jobs; a removal looks at more of them while they take less time, and passes jobs that are too young
-to be removed for a ms per call. The number of jobs at the
-beginning bounds an operation: a faster producer does not keep it from ending.
+begins with 25 jobs; a removal looks at more of them while they take less time, and passes jobs that are too
+young to be removed for a ms per call. The number of jobs at the beginning bounds an operation: a faster
+producer does not keep it from ending.
 """
 
 from __future__ import annotations
