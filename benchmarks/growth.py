@@ -8,9 +8,10 @@ So the queue may be filled before at no cost to the count, and the count repeats
 - ``lanes``: lanes of the queue, 1 to 1 000, of which one has jobs;
 - ``groups``: groups with a waiting job, 1 to 100 000.
 
-    python -m benchmarks.growth [--only queued lanes] [--most 10000] [--check]
+    python -m benchmarks.growth [--only queued lanes] [--sizes 1 1000 | --most 10000] [--check]
 
-``--check`` fails where a job costs over 10 % more than at the smallest size; with payloads, a byte of it.
+The figures are merged into ``build/bench-growth.json``, so that a long run can be made in parts. ``--check``
+fails where a job costs over 10 % more than at the smallest size; with payloads, a byte of it.
 """
 
 from __future__ import annotations
@@ -215,7 +216,16 @@ def judge(question: Question, figures: dict[int, dict[str, float]]) -> list[str]
     return faults
 
 
-async def run(names: list[str], most: int) -> tuple[dict[str, Any], list[str]]:
+def merged(before: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
+    """Returns figures of a run and those of earlier runs at other sizes."""
+    whole = {name: {**one, "sizes": dict(one["sizes"])} for name, one in before.items()}
+    for name, one in found.items():
+        sizes = whole.setdefault(name, {"unit": one["unit"], "sizes": {}})["sizes"]
+        sizes |= {str(size): figures for size, figures in one["sizes"].items()}
+    return whole
+
+
+async def run(names: list[str], wanted: Callable[[int], bool]) -> tuple[dict[str, Any], list[str]]:
     """Measures all questions and prints a line per size."""
     found: dict[str, Any] = {}
     faults: list[str] = []
@@ -224,7 +234,7 @@ async def run(names: list[str], most: int) -> tuple[dict[str, Any], list[str]]:
             continue
         figures: dict[int, dict[str, float]] = {}
         for size in question.sizes:
-            if size <= most:
+            if wanted(size):
                 figures[size] = await measure(question, size)
                 one = figures[size]
                 costs = f"add {one['add']:>12,.0f}   process {one['process']:>12,.0f}"
@@ -241,11 +251,16 @@ def main() -> int:
     )
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     parser.add_argument("--most", type=int, default=1_000_000, help="the largest size")
+    parser.add_argument("--sizes", nargs="+", type=int, help="these sizes alone")
     parser.add_argument("--check", action="store_true", help="exit 1 when a cost is not flat")
     arguments = parser.parse_args()
-    found, faults = asyncio.run(run(arguments.only, arguments.most))
+    chosen = set(arguments.sizes or ())
+    found, faults = asyncio.run(
+        run(arguments.only, lambda size: size in chosen if chosen else size <= arguments.most)
+    )
     OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps(found, indent=2))
+    before = json.loads(OUTPUT.read_text()) if OUTPUT.exists() else {}
+    OUTPUT.write_text(json.dumps(merged(before, found), indent=2))
     for fault in faults:
         print(fault)
     return 1 if faults and arguments.check else 0
