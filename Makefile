@@ -132,6 +132,13 @@ bench-formal: install  ## what the formal model costs: plain jobs against the co
 bench-growth: install  ## instructions per job with 1 to 1 000 000 jobs queued, large payloads, many lanes and groups; BENCH=--check
 	$(BIN)/python -m benchmarks.growth $(BENCH)
 
+.PHONY: bench-hottest performance
+bench-hottest: install  ## what the server's instructions per job are spent on, by functions that belong together
+	$(BIN)/python -m benchmarks.hottest $(BENCH)
+
+performance: install  ## write docs/performance.md and its charts from docs/performance.json; TAKE="growth hottest soak"
+	$(BIN)/python -m benchmarks.performance $(if $(TAKE),--take $(TAKE)) $(PERFORMANCE)
+
 bench-instructions: install  ## instructions of server and client per job; BENCH="--base REV --check" compares
 	$(BIN)/python -m benchmarks.instructions $(BENCH)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.table import Table
@@ -22,7 +23,9 @@ from benchmarks.soak.crew import Crew, memory
 from benchmarks.soak.keys import account, leftovers
 from benchmarks.soak.mix import Producer, Queues, opened
 from benchmarks.soak.verdict import KEYS_BOUND, Finding, Sample, judge
+from benchmarks.systems import ROOT
 
+OUTPUT = ROOT / "build" / "soak.json"
 #: Jobs that may wait before the producer pauses.
 DEEP = 8_000
 #: Seconds until all jobs have ended once no more are added, and until short-lived keys of lanes are gone.
@@ -179,6 +182,14 @@ def show(run: Soak, added: int, seconds: float, findings: list[Finding]) -> None
         f"{added:,} jobs of {run.arguments.workers + 1} workers, {crew.ended} stopped and {crew.killed} "
         f"killed meanwhile, in {seconds:.0f} s"
     )
+    found = {
+        "asked": run.arguments.jobs,
+        "title": title,
+        "samples": [asdict(one) for one in run.samples],
+        "findings": [asdict(one) for one in findings],
+    }
+    OUTPUT.parent.mkdir(exist_ok=True)
+    OUTPUT.write_text(json.dumps(found, indent=2))
     table = Table(title=title, title_justify="left")
     for column in ("jobs", "worker MiB", "server MiB", "keys"):
         table.add_column(column, justify="right")

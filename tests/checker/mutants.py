@@ -36,6 +36,10 @@ LIMIT = 600.0
 STOPPED = 4.5
 
 
+class NoVerdict(Exception):
+    """A run of the checker ended before it could judge, for example because Spark could not start in time."""
+
+
 @dataclass(frozen=True)
 class Broken:
     """A broken build."""
@@ -77,7 +81,11 @@ def broken_builds() -> list[Broken]:
 
 
 def invariants_broken_by(one: Broken, seed: int = 1) -> tuple[set[str], str]:
-    """Runs the checker against a broken build; returns the invariants that it reports, and its output."""
+    """Runs the checker against a broken build; returns the invariants that it reports, and its output.
+
+    Raises:
+        NoVerdict: The run ended before the checker could judge.
+    """
     changed = one.changed()
     with Bench()._copy() as copy:
         (copy / PACKAGE / one.file).write_text(changed, "utf-8")
@@ -96,7 +104,8 @@ def invariants_broken_by(one: Broken, seed: int = 1) -> tuple[set[str], str]:
         )
     output = done.stdout + done.stderr
     found = set(re.findall(r"^  ([a-z ]+): ", done.stdout, re.MULTILINE))
-    assert bool(found) == (done.returncode == 1), f"exit code {done.returncode}:\n{output[-3000:]}"
+    if bool(found) != (done.returncode == 1):
+        raise NoVerdict(f"the checker gave no verdict, exit code {done.returncode}: {output[-1000:]}")
     return found, output
 
 
@@ -118,6 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             except StaleMutant as error:
                 print(f"STALE   {error}")
                 break
+            except NoVerdict as error:
+                print(f"        {one.name:<40} round {seed}: {error}", flush=True)
+                continue
             if options.verbose:
                 print(output)
             if caught := one.invariant in found:

@@ -45,6 +45,7 @@ EXPLANATION = (
     "architecture.md",
     "pains.md",
     "checker.md",
+    "performance.md",
     "dependencies.md",
     "benchmarks.md",
     "contributing.md",

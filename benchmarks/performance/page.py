@@ -1,0 +1,204 @@
+"""The text of docs/performance.md and its charts, from the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.growth import FLAT, QUESTIONS
+from benchmarks.performance.chart import chart
+
+Figures = dict[str, Any]
+PAGE, CHARTS = "docs/performance.md", "docs/performance"
+#: The most expensive things that the page lists.
+LISTED = 10
+_TITLES = {
+    "queued": "Server instructions per job, by the jobs that wait in the queue",
+    "payload": "Server instructions per job, by the bytes of its payload",
+    "lanes": "Server instructions per job, by the lanes of the queue",
+    "groups": "Server instructions per job, by the groups with waiting jobs",
+}
+
+
+def charts(figures: Figures) -> dict[str, str]:
+    """Returns the charts by their names."""
+    drawn = {}
+    for question in QUESTIONS:
+        rows = _rows(figures, question.name)
+        if len(rows) > 1:
+            lines = {
+                label: [(size, row[kind]) for size, row in rows]
+                for kind, label in (("add", "add"), ("process", "claim and complete"))
+            }
+            drawn[f"growth-{question.name}"] = chart(_TITLES[question.name], question.unit, lines)
+    samples = figures.get("soak", {}).get("figures", {}).get("samples", [])
+    if len(samples) > 1:
+        memory = {
+            "worker": [(one["jobs"], one["worker"]) for one in samples],
+            "server": [(one["jobs"], one["server"]) for one in samples],
+        }
+        drawn["soak"] = chart("Memory in MiB, by the jobs that have ended", "jobs", memory)
+    return drawn
+
+
+def page(figures: Figures) -> str:
+    """Returns the page."""
+    parts = [*_head(), *_time(figures), *_growth(figures), *_hottest(figures), *_soak(figures), *_again()]
+    return "\n".join(parts) + "\n"
+
+
+def _head() -> Iterator[str]:
+    yield "# Performance"
+    yield ""
+    yield "<!-- Generated from performance.json by `make performance`; a test compares both. -->"
+    yield ""
+    yield "Counts of instructions repeat on a shared machine within 1 %, timings do not. So costs are"
+    yield "counted, under valgrind's callgrind, and only comparisons with other systems are timed."
+    yield "[benchmarks/README.md](../benchmarks/README.md) has all commands."
+    yield ""
+
+
+def _time(figures: Figures) -> Iterator[str]:
+    found = figures["time"]
+    yield "## In time"
+    yield ""
+    yield found["method"]
+    yield ""
+    yield from _table(found["head"], found["rows"])
+    yield ""
+
+
+def _growth(figures: Figures) -> Iterator[str]:
+    if "growth" not in figures:
+        return
+    yield "## Growth"
+    yield ""
+    yield f"What a job costs the server by what is there already. {_source(figures['growth'])}"
+    yield "A server is filled and restarted under callgrind. It counts while 1 000 jobs (200 with payloads)"
+    yield "are added, or claimed and completed 50 at a time."
+    yield ""
+    for question in QUESTIONS:
+        rows = _rows(figures, question.name)
+        if not rows:
+            continue
+        yield f"### By {question.unit}"
+        yield ""
+        if len(rows) > 1:
+            yield f"![{_TITLES[question.name]}](performance/growth-{question.name}.svg)"
+            yield ""
+        by_byte = question.name == "payload"
+        more = ", and per further byte" if by_byte else ""
+        cells = [
+            [f"{size:,}", *(_cell(row, rows[0], kind, size, by_byte) for kind in ("add", "process"))]
+            for size, row in rows
+        ]
+        yield from _table([question.unit, f"add, per job{more}", f"claim and complete, per job{more}"], cells)
+        yield ""
+        if len(rows) > 1 and not by_byte:
+            yield _verdict(rows)
+        yield ""
+
+
+def _cell(
+    row: dict[str, float], first: tuple[int, dict[str, float]], kind: str, size: int, by_byte: bool
+) -> str:
+    cost, least = row[kind], first[1][kind]
+    if not by_byte:
+        return f"{cost:,.0f} ({cost / least:.2f}×)"
+    further = f" ({(cost - least) / (size - first[0]):.1f})" if size > first[0] else ""
+    return f"{cost:,.0f}{further}"
+
+
+def _verdict(rows: list[tuple[int, dict[str, float]]]) -> str:
+    worst = max(
+        (row[kind] / rows[0][1][kind], kind, size) for size, row in rows for kind in ("add", "process")
+    )
+    ratio, kind, size = worst
+    word = "adding" if kind == "add" else "claiming and completing"
+    if ratio <= FLAT:
+        return f"Flat: no size costs over {FLAT:.2f} times the smallest."
+    sizes = f"at {size:,} as at {rows[0][0]:,}"
+    return f"**Not flat**: {word} costs {ratio:.2f} times as much {sizes}; the bar is {FLAT:.2f}."
+
+
+def _hottest(figures: Figures) -> Iterator[str]:
+    if "hottest" not in figures:
+        return
+    found = figures["hottest"]["figures"]["process"]
+    things = sorted(found["things"].items(), key=lambda pair: -pair[1])[:LISTED]
+    whole = found["instructions"]
+    yield "## The ten most expensive things"
+    yield ""
+    yield f"Where the {whole:,} instructions go that the server takes to claim and complete a job."
+    yield _source(figures["hottest"])
+    yield "Functions are counted by themselves and joined to things (`make bench-hottest`)."
+    yield ""
+    rows = [
+        [thing, f"{count:,}", f"{count / whole:.0%}", figures["done"].get(thing, "–")]
+        for thing, count in things
+    ]
+    yield from _table(["thing", "instructions", "share", "what was done about it"], rows)
+    yield ""
+    added = figures["hottest"]["figures"]["add"]
+    most = sorted(added["things"].items(), key=lambda pair: -pair[1])[:5]
+    listed = "; ".join(f"{thing} {count:,}" for thing, count in most)
+    yield f"An add of many takes {added['instructions']:,} instructions per job. The largest parts: {listed}."
+    yield ""
+
+
+def _soak(figures: Figures) -> Iterator[str]:
+    if "soak" not in figures:
+        return
+    soak = figures["soak"]["figures"]
+    yield "## Soak"
+    yield ""
+    yield f"`make soak BENCH='--jobs {soak['asked']}'`: {soak['title']}. {_source(figures['soak'])}"
+    yield "Twenty kinds of jobs on three queues and both protocols."
+    yield ""
+    if len(soak["samples"]) > 1:
+        yield "![Memory in MiB, by the jobs that have ended](performance/soak.svg)"
+        yield ""
+    rows = []
+    for one in soak["findings"]:
+        word = "holds" if one["holds"] else "**does not hold**"
+        rows.append([one["what"], one["measured"].replace("\n", "<br>"), one["bound"], word])
+    yield from _table(["what", "measured", "bound", ""], rows)
+    yield ""
+
+
+_COMMANDS = (
+    ("make bench", "times Oxcart and other systems, for the first table"),
+    (
+        "make bench-instructions",
+        "counts instructions of server and client per job, and compares with another commit",
+    ),
+    ("make bench-growth", "counts what the charts of growth show"),
+    ("make bench-hottest", "counts the most expensive things"),
+    ("make soak", "measures memory and accounts for every key"),
+    (
+        'make performance TAKE="growth hottest soak"',
+        "takes the figures of those three for this page",
+    ),
+)
+
+
+def _again() -> Iterator[str]:
+    yield "## Again"
+    yield ""
+    yield from _table(["command", "what it does"], [[f"`{command}`", what] for command, what in _COMMANDS])
+
+
+def _rows(figures: Figures, name: str) -> list[tuple[int, dict[str, float]]]:
+    sizes = figures.get("growth", {}).get("figures", {}).get(name, {}).get("sizes", {})
+    return sorted((int(size), row) for size, row in sizes.items())
+
+
+def _source(part: dict[str, Any]) -> str:
+    return f"Measured at {part['commit']} ({part['day']}), {part['machine']}."
+
+
+def _table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(row)} |"

@@ -1,0 +1,111 @@
+"""docs/performance.md: current with its figures, honest about what is not flat, and checked by a command."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from benchmarks.growth import merged
+from benchmarks.hottest import functions, joined
+from benchmarks.performance import __main__ as command
+from benchmarks.performance.page import Figures, charts, page
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_page_and_charts_are_current() -> None:
+    assert command.outdated() == []
+
+
+def test_the_first_table_is_that_of_the_readme() -> None:
+    text = (ROOT / "README.md").read_text()
+    section = text[text.index("## Performance") :].split("Why it is fast")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "|" in line
+    ]
+    found = command.read()["time"]
+    assert [found["head"], *found["rows"]] == [rows[0], *rows[2:]]
+
+
+def growing(*costs: float) -> Figures:
+    sizes = {str(10**at): {"add": cost, "process": 100.0} for at, cost in enumerate(costs)}
+    part = {"commit": "abc", "day": "2026-01-01", "machine": "one core"}
+    time: Any = {"method": "By hand.", "head": ["", "x"], "rows": [["add", "1"]]}
+    return {"time": time, "growth": {**part, "figures": {"queued": {"unit": "jobs", "sizes": sizes}}}}
+
+
+@pytest.mark.parametrize(
+    ("last", "word"), [(109.0, "Flat: "), (120.0, "**Not flat**: adding costs 1.20 times")]
+)
+def test_the_page_says_whether_a_cost_is_flat(last: float, word: str) -> None:
+    assert word in page(growing(100.0, 101.0, last))
+
+
+def test_charts_are_pictures_with_every_size() -> None:
+    (text,) = charts(growing(100.0, 101.0, 102.0)).values()
+    drawn = ElementTree.fromstring(text)
+    labels = {one.text for one in drawn.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"1", "10", "100"} <= labels
+
+
+def test_changed_figures_make_the_check_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "docs" / "performance").mkdir(parents=True)
+    for path in (ROOT / "docs" / "performance").glob("*.svg"):
+        (tmp_path / "docs" / "performance" / path.name).write_text(path.read_text())
+    figures = command.read()
+    (tmp_path / "docs" / "performance.json").write_text(json.dumps(figures))
+    (tmp_path / "docs" / "performance.md").write_text(page(figures))
+    assert command.outdated(tmp_path) == []
+    figures["time"]["rows"][0][1] = "1"
+    (tmp_path / "docs" / "performance.json").write_text(json.dumps(figures))
+    assert command.outdated(tmp_path) == ["docs/performance.md"]
+    monkeypatch.setattr(command, "outdated", lambda: ["docs/performance.md"])
+    assert command.main(["--check"]) == 1
+    assert "make performance" in capsys.readouterr().out
+
+
+def test_parts_of_a_growth_run_are_merged() -> None:
+    one: Any = {"queued": {"unit": "jobs", "sizes": {"1": {"add": 1.0}, "10": {"add": 2.0}}}}
+    other: Any = {
+        "queued": {"unit": "jobs", "sizes": {10: {"add": 3.0}}},
+        "lanes": {"unit": "lanes", "sizes": {}},
+    }
+    assert merged(one, other)["queued"]["sizes"] == {"1": {"add": 1.0}, "10": {"add": 3.0}}
+    assert set(merged(one, other)) == {"queued", "lanes"}
+    assert one["queued"]["sizes"]["10"] == {"add": 2.0}
+
+
+CALLGRIND = """
+fn=(1) lpInsert
+16 20
++3 5
+cfn=(2) 0x0000000000636bf0
+calls=2 40
+16 900
+* 7
+fn=(2)
+16 100
+fn=(3) 0x0000000000636bf0'2
+16 50
+"""
+
+
+def test_functions_are_counted_by_themselves_and_joined_to_things() -> None:
+    found = functions(CALLGRIND)
+    assert found == Counter({"0x0000000000636bf0": 100, "0x0000000000636bf0'2": 50, "lpInsert": 32})
+    assert joined(found) == Counter(
+        {"Lua itself: interpreter, tables, strings": 150, "small lists and hashes": 32}
+    )
+
+
+def test_every_listed_thing_says_what_was_done_about_it() -> None:
+    rows = re.findall(r"^\| (.+?) \| [\d,]+ \| \d+% \| (.+) \|$", page(command.read()), re.MULTILINE)
+    assert len(rows) == 10
+    assert all(done != "–" for _, done in rows)
