@@ -108,6 +108,23 @@ async def test_hostile_headers_are_not_echoed(queue: Queue, serve: Serve) -> Non
     assert answer.status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/api/v1/jobs", b'{"type": "\xff", "queue": "q"}'),
+        ("POST", "/api/v1/jobs/batch", b'{"jobs": [{"type": "\xc3"}]}'),
+        ("PUT", "/api/v1/queues/q/groups/limits", b'{"group": "\xff"}'),
+    ],
+)
+async def test_a_body_that_is_no_utf_8_is_refused(
+    queue: Queue, serve: Serve, method: str, path: str, body: bytes
+) -> None:
+    client = await serve(queue)
+    answer = await client.request(method, path, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"] == "the body is no UTF-8"
+
+
 async def test_what_jobs_and_callers_send_steers_no_log(
     queue: Queue, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import reprlib
+import traceback
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
@@ -11,6 +12,7 @@ from urllib.parse import quote
 import msgspec
 from litestar import MediaType, Request, Response
 from litestar.exceptions import HTTPException
+from litestar.serialization import decode_json
 from msgspec import Meta
 
 from oxcart.model import errors
@@ -123,9 +125,16 @@ def problem_of(error: Exception) -> tuple[int, Problem]:
             return status, _ours(error, code)
     if isinstance(error, RecursionError):
         return 400, Problem("invalid_request", "the body is nested too deeply")
+    if isinstance(error, UnicodeDecodeError) and _is_of_body(error):
+        return 400, Problem("invalid_request", "the body is no UTF-8")
     if isinstance(error, TimeoutError):
         return 503, Problem("unavailable", "the request took too long; the store may be unreachable")
     return 500, Problem("internal_error", "an unexpected error; the server's log has it under the request id")
+
+
+def _is_of_body(error: UnicodeDecodeError) -> bool:
+    """Whether the framework met it in the JSON of a request, and not we in what is stored."""
+    return any(frame.f_code is decode_json.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _framework(error: HTTPException) -> tuple[int, Problem]:
