@@ -74,6 +74,19 @@ class TestSource:
         hidden = {place for place in site.pages if place.startswith("files/")}
         assert set(site.pages) - set(shown) <= hidden
 
+    def test_decisions_are_in_the_order_of_their_numbers(self) -> None:
+        numbers = [1, 2, 10, 100, 101]
+        pages = {f"decisions/{number:02}-a.md": f"# {number}. A\n" for number in reversed(numbers)}
+        shown = re.findall(r"decisions/(\d+)-a", repr(navigation({"index.md": "# Oxcart\n", **pages})))
+        assert [int(one) for one in shown] == numbers
+
+    def test_block_that_the_generator_shows_as_text_is_a_problem(self, tmp_path: Path) -> None:
+        (tmp_path / "good.html").write_text("<p>A</p><pre><code>```sh\nls\n```</code></pre>")
+        (tmp_path / "bad.html").write_text('<p>```sh terminal="2" ls</p>')
+        assert problems(tmp_path) == [
+            'bad.html: the fence of a code block is text: ```sh terminal="2" ls',
+        ]
+
     def test_a_new_page_is_a_how_to_guide(self) -> None:
         pages = {"index.md": "# Oxcart\n", "new.md": "# How to do it\n", "decisions/README.md": "# D\n"}
         (guides,) = (one["How-to guides"] for one in navigation(pages) if "How-to guides" in one)

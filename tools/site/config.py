@@ -79,6 +79,7 @@ STYLE = """\
 .md-grid { max-width: 78rem; }
 .md-typeset table:not([class]) { font-size: 0.68rem; }
 .md-typeset table:not([class]) code { word-break: break-word; }
+.md-typeset table:not([class]) td:first-child code { overflow-wrap: normal; word-break: normal; }
 .md-typeset thead:not(:has(th:not(:empty))) { display: none; }
 .md-typeset .doc-signature code { white-space: pre-wrap; }
 .layers { font-size: 0.7rem; max-width: 32rem; }

@@ -60,7 +60,9 @@ def navigation(pages: Mapping[str, str]) -> list[Entry]:
     """
     generated = [place for place in pages if place.startswith("reference/")]
     listed = {*TUTORIAL, *HOW_TO, *REFERENCE, *EXPLANATION, *generated, "index.md"}
-    decisions = sorted(place for place in pages if place.startswith("decisions/") and "README" not in place)
+    decisions = sorted(
+        (place for place in pages if place.startswith("decisions/") and "README" not in place), key=_number
+    )
     rest = [
         place
         for place in sorted(pages)
@@ -84,6 +86,12 @@ def navigation(pages: Mapping[str, str]) -> list[Entry]:
             ]
         },
     ]
+
+
+def _number(place: str) -> tuple[int, str]:
+    """Returns the number of a decision's page, and its place."""
+    found = re.match(r"decisions/(\d+)-", place)
+    return (int(found[1]) if found else 0, place)
 
 
 def title_of(text: str) -> str:

@@ -39,6 +39,8 @@ LANGUAGES = {".py": "python", ".js": "js", ".json": "json", ".yml": "yaml", ".ya
 SHOWN = 40_000
 
 _LINK = re.compile(r"(!?\[(?:[^\[\]]|\[[^\]]*\])*\])\(([^()\s]+)\)")
+#: A block of commands for a terminal of its own, which the generator shows only as a title.
+_TERMINAL = re.compile(r'^(`{3,}\w+) terminal="(\d+)"')
 _FENCE = re.compile(r"^( *)(`{3,}|~{3,})")
 
 
@@ -103,7 +105,8 @@ class Site:
                 return found[0]
 
         return "".join(
-            line if is_code else _LINK.sub(relink, line) for line, is_code in lines_with_code(text)
+            _TERMINAL.sub(r'\1 title="terminal \2"', line) if is_code else _LINK.sub(relink, line)
+            for line, is_code in lines_with_code(text)
         )
 
     def _target(self, path: str, here: str, target: str) -> str:
