@@ -51,16 +51,20 @@ class Taken(NamedTuple):
 
 
 def tracing_of(mode: str) -> Any:
-    """Returns the tracing of a mode, with the SDK's batches and an exporter that drops them."""
-    if mode == "off":
-        return None
-    from oxcart.observe.tracing import Tracing
+    """Returns the tracing of a mode, with the SDK's batches and an exporter that drops them.
 
-    if mode == "api":
-        return Tracing()
+    Every mode imports the same: the collector of garbage visits what is imported, traces or not.
+    """
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
     from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, TraceIdRatioBased
+
+    from oxcart.observe.tracing import Tracing
+
+    if mode == "off":
+        return None
+    if mode == "api":
+        return Tracing()
 
     class Nowhere(SpanExporter):
         def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:

@@ -31,7 +31,7 @@ from oxcart.engine.handler import Handler, RunKind
 from oxcart.engine.runners import BUILT_IN, find_runner
 from oxcart.engine.running import RunningJob, carry
 from oxcart.engine.sync_running import SyncRunningJob
-from oxcart.engine.tracing import AddSpan, Tracing, traced_rows
+from oxcart.engine.tracing import Tracing, traced_options, traced_rows
 from oxcart.engine.webhooks.sender import Webhooks
 from oxcart.events import Events
 from oxcart.flow import Flows
@@ -210,18 +210,27 @@ class Queue:
         return await self._add_one(name, data, carry(read), durability)
 
     async def _add_one(
-        self, name: str, data: Any, options: JobOptions, durability: Durability | None = None
+        self,
+        name: str,
+        data: Any,
+        options: JobOptions,
+        durability: Durability | None = None,
+        *,
+        traced: bool = False,
     ) -> JobHandle[Any]:
         core = self._core
+        if core.tracing is not None and not traced:
+            span = core.tracing.add(core.capabilities.protocol, base_of(self.name), (name,))
+            options = traced_options(options, span.context)
+            if not span.is_silent:
+                with span:
+                    handle = await self._add_one(name, data, options, durability, traced=True)
+                    span.added([handle.id], int(handle.created))
+                    return handle
         bound = core.bind()
         broker = bound.broker
-        if (
-            core.tracing is not None
-            or options.callback_url is not None
-            or options.target is not None
-            or broker.partitions is not None
-        ):
-            return (await self._add([(name, data, options)], durability))[0]
+        if options.callback_url is not None or options.target is not None or broker.partitions is not None:
+            return (await self._add([(name, data, options)], durability, traced=True))[0]
         # Nearly every job: without the loops over many, which cost a tenth of an add.
         replicated = core.is_replicated(durability)
         job = broker.encode(name, data, options)
@@ -275,10 +284,12 @@ class Queue:
         if core.tracing is not None and not traced:
             known = [name for name, _, _ in jobs] if isinstance(jobs, list) else []
             span = core.tracing.add(core.capabilities.protocol, base_of(self.name), known)
+            jobs = traced_rows(jobs, span.context)
             if not span.is_silent:
-                return await self._add_within(span, jobs, durability)
-            if span.context is not None:
-                jobs = traced_rows(jobs, span.context)
+                with span:
+                    made = await self._add(jobs, durability, traced=True)
+                    span.added([one.id for one in made], sum(one.created for one in made))
+                    return made
         broker, replicated = core.broker, core.is_replicated(durability)
         if broker.partitions is not None:
             await broker.partitions.ready()
@@ -320,17 +331,6 @@ class Queue:
                 raise
             raise error.of_jobs(job_id for job_id, _ in encoded) from error
         return [handles[place] for place in range(len(encoded))]
-
-    async def _add_within(
-        self,
-        span: AddSpan,
-        jobs: Iterable[tuple[str, Any, JobOptions]],
-        durability: Durability | None,
-    ) -> list[JobHandle[Any]]:
-        with span as adding:
-            handles = await self._add(traced_rows(jobs, adding.context), durability, traced=True)
-            adding.added([one.id for one in handles], sum(one.created for one in handles))
-            return handles
 
     # -- handlers
 

@@ -43,7 +43,13 @@ class WorkerSpans:
     @staticmethod
     def ending(done: Callable[[RunningJob, Outcome], None]) -> Callable[[RunningJob, Outcome], None]:
         """Returns the receiver of outcomes, which ends their spans first."""
-        return lambda job, outcome: done(job, ended_span(job, outcome))
+
+        def ended(job: RunningJob, outcome: Outcome) -> None:
+            if (span := run_span(job)) is not None:
+                span.ended(outcome)
+            done(job, outcome)
+
+        return ended
 
 
 def ended_span(job: RunningJob, outcome: Outcome) -> Outcome:

@@ -82,7 +82,7 @@ class Roots:
             The ``traceparent`` of a trace that the sampler drops. Otherwise the tracer that starts its first
             span, and asks the sampler if need be.
         """
-        if self.absent() or self._ids is None:
+        if self._ids is None and (self.absent() or self._ids is None):
             return self.tracer
         trace_id = self._ids.generate_trace_id()
         if trace_id & _LOW_64_BITS < self._bound:

@@ -443,10 +443,13 @@ class DroppedRun(Run):
     def __init__(
         self, tracing: Tracing, text: str, protocol: str, queue: str, around: Context | None = None
     ) -> None:
-        span = CarriedSpan(text)
+        # Without super(): a call per job is not free.
+        self._tracing = tracing
         self.text = text
-        within = trace.set_span_in_context(span, around) if around else Context({_SPAN_KEY: span})
-        super().__init__(tracing, span, within, protocol, queue)
+        self.span = span = CarriedSpan(text)
+        self._within = trace.set_span_in_context(span, around) if around else Context({_SPAN_KEY: span})
+        self._protocol = protocol
+        self._queue = queue
 
     def step(self, name: str) -> Any:
         """Traces nothing."""

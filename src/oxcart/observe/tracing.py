@@ -98,11 +98,12 @@ class Tracing:
             if self._is_dropped(parent):
                 context = _spans.write_context(parent, below, self.baggage)
                 return DroppedAdd(context, sent)
+        elif self._roots.absent():
+            return DroppedAdd(_spans.write_parent(None, None, below, self.baggage), sent)
         else:
             drawn = self._roots.draw()
             if isinstance(drawn, str):
-                context = _spans.write_parent(drawn, None, below, self.baggage)
-                return DroppedAdd(context, sent)
+                return DroppedAdd(_spans.write_parent(drawn, None, below, self.baggage), sent)
             tracer = drawn
         attributes = attributes_of(protocol, queue, operation, "send")
         if len(names) == 1:
