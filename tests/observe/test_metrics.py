@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from oxcart import PermanentError, Queue, TemporaryError, Worker
 from oxcart.broker.bullmq.claimed import BullMQClaim
+from oxcart.broker.partitioned.spread import Spread
 from oxcart.broker.port import UNDECODABLE, Outcome, OutcomeKind
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import BrokerUnavailable
@@ -410,6 +411,28 @@ class TestPartitions:
             assert not [key for key in samples if key[0] == "bullmq_queue_length"]
             shown = {key[1] for key in samples if key[0] == "bullmq_partition_length"}
             assert shown == {"0", "2"}
+            await lengths.close()
+            await queue.close()
+
+    async def test_a_server_that_hangs_hides_no_partitions_of_others_while_the_layout_is_old(self) -> None:
+        with ValkeyServer() as one, ValkeyServer() as other:
+            queue = Queue("events", url=[one.url, other.url], partitions=4)
+            await queue.add("n")
+            lengths = QueueLengths(queue)
+            metrics = Metrics([lengths])
+            await read(metrics)
+            spread = lengths._broker and lengths._broker.partitions
+            assert isinstance(spread, Spread)
+            spread._read_at = spread._known_at = time.monotonic() - 3600
+            metrics._read_at = float("-inf")
+            one.freeze()
+            try:
+                samples = await read(metrics)
+            finally:
+                one.thaw()
+            shown = {key[1] for key in samples if key[0] == "bullmq_partition_length"}
+            assert shown == {"1", "3"}
+            await metrics.close()
             await lengths.close()
             await queue.close()
 

@@ -7,6 +7,7 @@ A scrape must not wait behind a worker's calls, nor need the queue object's even
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 #: A queue with more partitions than this is reported by its sums alone, so that its series stay few.
 MOST_SHOWN = 64
+#: Most seconds that a newer layout may take.
+LAYOUT = 0.3
 #: Most seconds that a partition may take: one on a server that hangs must not hide the others.
 PATIENCE = 1.0
 
@@ -52,7 +55,9 @@ class QueueLengths:
 
     async def _summed(self, partitions: Partitions) -> dict[str, int]:
         self.partitions = {}
-        await partitions.ready()
+        with contextlib.suppress(TimeoutError):  # then the layout that is known must do
+            async with asyncio.timeout(LAYOUT):
+                await partitions.ready()
         brokers = partitions.brokers()
         answers = await asyncio.gather(*map(_counted, brokers), return_exceptions=True)
         rows = {
