@@ -140,6 +140,8 @@ class Caller:
         self.on_script = on_script
         self.on_reconnect = on_reconnect
         self.link: Link = server.link(slot, blocks=False)
+        #: Whether a close ends the link.
+        self.has_own_link = True
         #: Whether the last refusal concerned the queue's slot alone, and not its node.
         self.waits_for_slot = False
         self._free: list[list[int]] = []  # [slot, number] of slots without a call under way
@@ -153,12 +155,18 @@ class Caller:
         """Identifies the endpoint that the queue is on, as last known; equal places fail together."""
         return self._server.place(self._slot)
 
+    def share(self, other: Caller) -> None:
+        """Uses another caller's link from now on, which that one closes, unless its own is open already."""
+        if not self.link.is_open:
+            self.link, self.has_own_link = other.link, False
+
     async def close(self) -> None:
-        """Deletes the caller's journal as far as no call can need it, and closes the link."""
+        """Deletes the caller's journal as far as no call can need it, and closes its own link."""
         try:
             await self.forget()
         finally:
-            await self.link.close()
+            if self.has_own_link:
+                await self.link.close()
 
     async def forget(self) -> None:
         """Deletes the journal keys of slots whose calls were all answered over the present connection.

@@ -85,6 +85,11 @@ class Server:
         return self._embedded.folder if self._embedded is not None else None
 
     @property
+    def identity(self) -> Hashable:
+        """Equal for objects of the same address and credentials."""
+        return self.location or self.folder
+
+    @property
     def is_cluster(self) -> bool:
         """Whether keys are spread over slots, so that a queue needs a hash tag."""
         return self.location is not None and self.location.kind == "cluster"

@@ -53,7 +53,7 @@ class Connected:
     @property
     def site(self) -> Hashable:
         """Identifies the server, and the slot on a cluster; one wait can span queues of equal sites."""
-        return id(self.server), self.slot
+        return self.server.identity, self.slot
 
     @property
     def server_name(self) -> str:
@@ -176,6 +176,36 @@ class Connected:
             return False
         await self.caller.write("PEXPIRE", watcher, life_ms)
         return True
+
+    async def take_duty(self, group: str, worker_id: str, life_ms: int) -> int:
+        """Makes a worker the one that maintains a group of queues, unless another one does.
+
+        Args:
+            group: Names the queues and settings.
+            worker_id: The worker.
+            life_ms: Ms after which another worker may do it, unless this one calls again.
+
+        Returns:
+            0 if it is this worker, otherwise the ms until another worker may be.
+        """
+        key = f"{self.keys.watcher()}:{group}"
+        holder, left = await self.caller.pipeline([("GET", key), ("PTTL", key)])
+        if holder is None:
+            taken = await self.caller.write("SET", key, worker_id, "NX", "PX", life_ms)
+            return 0 if taken else life_ms
+        if holder != worker_id.encode():
+            return max(1, int(left))
+        await self.caller.write("PEXPIRE", key, life_ms)
+        return 0
+
+    async def with_work(self, brokers: Sequence[ServedBroker]) -> list[int]:
+        """Returns the indexes of all queues: what shows that one is idle depends on the protocol."""
+        return list(range(len(brokers)))
+
+    def share_connection(self, other: ServedBroker) -> None:
+        """Uses the connection and the clock of another queue of this server from now on."""
+        self.caller.share(other.caller)
+        self.clock = other.clock
 
     async def remove_all_keys(self) -> None:
         """Removes every key that begins with the queue's; for tests."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Seconds that a reply may take beyond the time for which its command blocks.
 MARGIN = 5.0
+#: Queues of a wait up to which each has a connection with its name.
+NAMED = 64
 
 
 class Popped(msgspec.Struct, frozen=True):
@@ -101,7 +103,7 @@ class MarkerWait:
     """A worker's blocking wait for the markers of queues of one slot.
 
     Node's ``getWorkers`` finds a worker by the name of its connection. Queues beyond the first get a
-    connection that only carries their name.
+    connection that only carries their name, unless there are more than `NAMED`.
 
     Args:
         brokers: The queues; all in one slot on a cluster.
@@ -114,7 +116,7 @@ class MarkerWait:
         self._queues = {marker: index for index, marker in enumerate(self._markers)}
         self._pop, *self._names = [
             BlockingPop(broker.server, broker.slot, broker.keys.client_name(f":w:{worker}"))
-            for broker in brokers
+            for broker in brokers[: len(brokers) if len(brokers) <= NAMED else 1]
         ]
 
     @property

@@ -13,6 +13,8 @@ from oxcart.model.target import Abilities
 #: Seconds between heartbeats, and seconds after which a worker without one counts as gone.
 EVERY = 10.0
 LIFE = 30.0
+#: Heartbeats that a worker of many queues sends per second at most.
+BEATS = 2
 
 
 class Wakes(StrEnum):
@@ -36,7 +38,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
         routed: Whether it takes jobs with a target; a worker without abilities does not.
         pid: Its process id.
         hostname: Its machine.
-        queues: The queues that it consumes; empty if a worker of another client does not list them.
+        queues: The queues that it consumes; empty if a worker of another client does not list them. Of a
+            worker with more than 64 queues it is the one with this record.
         concurrency: How many jobs it runs at once.
         version: The version of Oxcart that it runs.
         started_at: When it started, in ms by the server's clock.
@@ -94,8 +97,8 @@ class WorkerRegistry(Protocol):
     def check_name(self, name: str) -> None:
         """Raises ``ValidationError`` if the registry cannot have a worker of this name."""
 
-    async def beat(self, record: WorkerRecord, wakes: Wakes = Wakes.NOTHING) -> None:
-        """Writes a worker's record, which counts as a sign of life."""
+    async def beat(self, record: WorkerRecord, wakes: Wakes = Wakes.NOTHING, *, life: float = LIFE) -> None:
+        """Writes a worker's record, which counts as a sign of life for so many seconds."""
 
     async def leave(self, worker_id: str) -> None:
         """Removes a worker that has stopped."""

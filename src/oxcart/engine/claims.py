@@ -45,9 +45,9 @@ STUCK = 1.0
 #: Most finished attempts in one call times active jobs: each of them may cost a search in the list.
 SEARCHED = 100_000
 #: Calls that commit outcomes and claim from the same queue, before another queue with jobs has its turn.
-STAY = 8
+STAY = 10
 #: The same times the number of queues at most, so that the turn of each of many queues comes.
-STAY_TIMES_QUEUES = 128
+STAY_TIMES_QUEUES = 160
 #: Seconds after which a quarter of these calls suffices.
 STAY_SECONDS = 0.25
 #: Seconds after which another queue has its turn in any case.

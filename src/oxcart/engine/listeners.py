@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from oxcart.engine.cancellations import Cancellations
 from oxcart.engine.claims import Claims, Station
 from oxcart.engine.mesh import Mesh
 from oxcart.engine.running import RunningJob
-from oxcart.engine.waiter import Waiter, by_slot
+from oxcart.engine.waiter import CHECKED, CHECKS, SPAN, Waiter, by_slot
 
 
 class Listeners:
@@ -49,7 +50,11 @@ class Listeners:
 
     def take_in(self, stations: Sequence[Station]) -> dict[str, list[Coroutine[Any, Any, None]]]:
         """Makes the listeners of some queues; returns what they run, by the names of the tasks."""
-        groups = by_slot([station.broker for station in stations])
+        groups = [
+            places[start : start + SPAN]
+            for places in by_slot([station.broker for station in stations])
+            for start in range(0, len(places), SPAN)
+        ]
         waiters = [self._waiter([stations[at] for at in places]) for places in groups]
         cancellations = Cancellations(
             {station.index: station.broker for station in stations},
@@ -102,11 +107,24 @@ class Listeners:
             else:
                 self._claims.wake_station(stations[place])
 
+        turns = itertools.cycle(stations)
+
+        def check() -> None:
+            if len(stations) <= CHECKED:
+                self._claims.wake(None)
+                return
+            now = self._clock()
+            some = list(itertools.islice(turns, -(-len(stations) // CHECKS)))
+            for station in {*some, *(one for one in stations if 0 < one.due_ms <= now)}:
+                if station.until_ms <= now:
+                    self._claims.wake_station(station)
+
         return Waiter(
             [station.broker for station in stations],
             self._name,
             wanted=wanted,
             wake=wake,
+            checked=check,
             has_room=lambda: self._claims.has_room,
             clock=self._clock,
             reconnect=self._reconnect,

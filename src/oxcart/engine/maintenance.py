@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from oxcart.broker.connection import Reconnect
 from oxcart.broker.port import Outage, ServedBroker
+from oxcart.engine.duty import FEW, Duty, Start
 from oxcart.engine.gates import GateRelease
 from oxcart.engine.keeping import KeepingNote
 from oxcart.engine.looper import Looper
@@ -21,8 +22,13 @@ def maintenance_of(
     outage: Outage,
     reconnect: Reconnect,
     worker_id: str,
+    settings: str,
+    start: Start,
 ) -> list[Looper]:
     """Returns the maintenance loops of a worker.
+
+    With more than `FEW` queues on a server the worker takes part in an election for that server instead, and
+    the loops of a queue run in the worker on duty, while the queue has jobs.
 
     Args:
         brokers: The worker's queues.
@@ -30,15 +36,40 @@ def maintenance_of(
         outage: When the server counts as having been away.
         reconnect: Pauses and limit of attempts to reach a lost server.
         worker_id: The worker's id.
+        settings: The settings of the loops; only workers with the same ones stand in for each other.
+        start: Starts loops of a queue.
     """
     loops: list[Looper] = []
+
+    def loops_of(broker: ServedBroker, is_first: bool) -> list[Looper]:
+        return _upkeep([broker], check, outage, reconnect, worker_id, notes=is_first)
+
     for indexes in by_slot(brokers):
-        first = brokers[indexes[0]]
-        loops.append(SkewWatch(first))
-        gates = [one for index in indexes if (one := brokers[index].gates) is not None]
-        if gates:
-            loops.append(GateRelease(gates[0].open_listener(gates), reconnect=reconnect))
-    loops += [KeepingNote(broker) for broker in brokers if broker.lane is None]
+        here = [brokers[index] for index in indexes]
+        loops.append(SkewWatch(here[0]))
+        if len(here) <= FEW or here[0].namespace is not None:
+            loops += _upkeep(here, check, outage, reconnect, worker_id)
+        else:
+            loops.append(Duty(here, settings, worker_id, outage, loops_of, start))
+    return loops
+
+
+def _upkeep(
+    brokers: Sequence[ServedBroker],
+    check: Callable[[ServedBroker], StalledCheck] | None,
+    outage: Outage,
+    reconnect: Reconnect,
+    worker_id: str,
+    *,
+    notes: bool = True,
+) -> list[Looper]:
+    """Returns the loops of queues on one server."""
+    loops: list[Looper] = []
+    gates = [one for broker in brokers if (one := broker.gates) is not None]
+    if gates:
+        loops.append(GateRelease(gates[0].open_listener(gates), reconnect=reconnect))
+    if notes:
+        loops += [KeepingNote(broker) for broker in brokers if broker.lane is None]
     loops += [Unroutable(broker, worker_id) for broker in brokers if broker.lane is None]
     if check is not None:
         for broker in brokers:

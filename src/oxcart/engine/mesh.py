@@ -147,9 +147,8 @@ class Mesh:
         """Whether every one of some queues, with its lanes, is known to be idle or not."""
         if len(indexes) == 1 and not self._lanes:
             return True  # with one queue alone there is no other marker to miss
-        return not any(
-            one.ready for index in indexes for one in (self._stations[index], *self._stations[index].family)
-        )
+        here = set(indexes)
+        return not any(one.root.index in here for one in self._claims.ready)
 
     def dues(self, indexes: Sequence[int]) -> list[int]:
         """Returns when delayed jobs in lanes of some queues are due."""

@@ -7,18 +7,27 @@ import contextlib
 import os
 import socket
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 
 from oxcart.broker.clock import monotonic_ms
 from oxcart.broker.port import ServedBroker
-from oxcart.broker.workers import EVERY, Wakes, WorkerRecord, WorkerRegistry
+from oxcart.broker.workers import BEATS, EVERY, LIFE, Wakes, WorkerRecord, WorkerRegistry
 from oxcart.engine.looper import Looper
 from oxcart.model.errors import BrokerError
 from oxcart.model.target import Abilities
 
 #: Most seconds that a stopping worker spends on each entry.
 LEAVE = 1.0
+#: Queues up to which the record in each of them lists all; of more it lists the one that it is in.
+LISTED = 64
+#: First heartbeats a second: a server that must answer ten thousand at once is late for claims.
+AT_ONCE = 200
+
+
+@cache
+def _version() -> str:
+    return version("oxcart")  # reads a file
 
 
 class Registration(Looper):
@@ -50,8 +59,10 @@ class Registration(Looper):
     async def tick(self) -> None:
         """Writes the record, and removes entries of workers that are long gone."""
         async with asyncio.timeout(self.interval):
-            await self._broker.now()  # so that the first record shows the server's time as well
-            await self.registry.beat(self._record(self._broker, self.registry), self._wakes())
+            if self.interval == EVERY or not self._broker.clock.is_known:
+                await self._broker.now()  # so that the first record shows the server's time as well
+            record = self._record(self._broker, self.registry)
+            await self.registry.beat(record, self._wakes(), life=LIFE * self.interval / EVERY)
             await self.registry.sweep()
 
     async def leave(self) -> None:
@@ -108,6 +119,10 @@ class Registrations:
                 entry = Registration(broker, registry, self._record, partial(wakes, index))
                 places[registry.place] = entry
             self.entries[index] = places[registry.place]
+        if not is_routed():  # nobody chooses lanes by these records
+            for place, entry in enumerate(places.values()):
+                entry.interval = max(EVERY, len(places) / BEATS)
+                entry.delay = place // AT_ONCE
 
     @property
     def loops(self) -> list[Registration]:
@@ -149,7 +164,7 @@ class Registrations:
 
     def _record(self, broker: ServedBroker, registry: WorkerRegistry) -> WorkerRecord:
         can, now, by_name = self._abilities(), broker.clock(), registry.by_name
-        queues = self._brokers
+        queues = self._brokers if len(self._brokers) <= LISTED else [broker]
         if by_name:
             queues = [
                 self._brokers[at] for at, one in self.entries.items() if one.registry.place == registry.place
@@ -166,7 +181,7 @@ class Registrations:
             hostname=socket.gethostname(),
             queues=tuple(one.queue for one in queues),
             concurrency=self._concurrency,
-            version=version("oxcart"),
+            version=_version(),
             started_at=now - (monotonic_ms() - self._started_ms),
             last_seen=now,
             clock=now + broker.clock.skew_ms,

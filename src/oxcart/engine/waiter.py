@@ -25,6 +25,13 @@ POLL = 5.0
 POLL_OFTEN = 0.25
 
 
+#: Queues that one blocking call spans at most: after every job that wakes a worker it names all again.
+SPAN = 500
+#: Queues up to which a wait without a marker lets the worker check all of them, and waits in which it checks
+#: all of more. The worker on duty restores lost markers.
+CHECKED, CHECKS = 32, 120
+
+
 def by_slot(brokers: Sequence[ServedBroker]) -> list[list[int]]:
     """Groups the indexes of queues that one blocking call can span: on a cluster those of one slot."""
     groups: dict[Hashable, list[int]] = {}
@@ -51,7 +58,8 @@ class Waiter:
         brokers: The queues to wait for; all in one slot on a cluster.
         name: The worker's name.
         wanted: Returns the indexes of the queues to wait for now, and the time (ms) until which at most.
-        wake: Receives the index of a queue that has jobs, or None when it is time to check all queues.
+        wake: Receives the index of a queue that has jobs, or None to check all queues.
+        checked: Called when it is time to check queues without a marker.
         has_room: Returns whether a slot is free.
         clock: The clock of the times that ``wanted`` returns, in ms.
         reconnect: Pauses between attempts to reach a lost server.
@@ -68,6 +76,7 @@ class Waiter:
         *,
         wanted: Callable[[], tuple[list[int], int | None]],
         wake: Callable[[int | None], None],
+        checked: Callable[[], None] | None = None,
         has_room: Callable[[], bool],
         clock: Callable[[], int],
         reconnect: Reconnect,
@@ -79,12 +88,15 @@ class Waiter:
         self._is_settled = is_settled
         self._wanted = wanted
         self._wake = wake
+        self._checked = checked or (lambda: wake(None))
         self._has_room = has_room
         self._clock = clock
         self._reconnect = reconnect
         self._on_state = on_state
         self._markers = brokers[0].open_wait(brokers, name)
         self._poll = POLL if all(broker.capabilities.can("wakes") for broker in brokers) else POLL_OFTEN
+        #: Seconds in which replies of claims are gathered before it looks at many queues again.
+        self._gather = 0.05 if len(brokers) > CHECKED else 0
         self.needed = asyncio.Event()
 
     async def run(self) -> None:
@@ -138,7 +150,7 @@ class Waiter:
             seconds = min(seconds, max(0.001, (until - self._clock()) / 1000))
         popped = await self._markers.wait(indexes, beside, seconds)
         if popped is None:
-            self._wake(None)
+            self._checked()
         elif (take := beside.get(popped.key)) is not None:
             if not take(popped.member):
                 await self._markers.put_back(popped)
@@ -156,3 +168,4 @@ class Waiter:
                 while not self._is_settled():
                     self.needed.clear()
                     await self.needed.wait()
+                    await asyncio.sleep(self._gather)

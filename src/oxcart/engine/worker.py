@@ -13,7 +13,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -27,6 +27,7 @@ from oxcart.engine.arrivals import Arrivals
 from oxcart.engine.batches import warn_of_small_batches
 from oxcart.engine.checks import check_count, check_metrics, read_abilities, read_lease, read_limiter
 from oxcart.engine.claims import SPELL_US, Claims, Station
+from oxcart.engine.connections import close_connections, share_connections
 from oxcart.engine.declarations import declarations_of
 from oxcart.engine.executor import LEASE_LOST, SHUTDOWN, Executor, Middleware
 from oxcart.engine.injection import Injector
@@ -294,6 +295,7 @@ class Worker:
         self._sources = dict(enumerate(self.queues))
         self._spans = WorkerSpans.of(self._sources)
         self._brokers = brokers = [queue.open_broker(self._reconnect) for queue in self.queues]
+        share_connections(brokers)
         self._stations = [Station(index, broker) for index, broker in enumerate(brokers)]
         self._executor = Executor(
             self.concurrency,
@@ -385,9 +387,7 @@ class Worker:
         self._leaderships = leaderships_of(brokers, self.name)
         self._loops: list[asyncio.Task[None]] = []
         loopers = [*self._outbox.sweeps(), *self._leaderships, *self._mesh.loops()]
-        loopers += maintenance_of(
-            brokers, self._stalled_check if self._recover else None, self._outage, self._reconnect, self.id
-        )
+        loopers += self._maintenance(brokers)
         loopers += declarations_of(self.queues, brokers, self._fleet) if self._schedules else []
         if self._fleet.whole:
             loopers.append(LayoutWatch(self._fleet, self._take_in))
@@ -436,8 +436,7 @@ class Worker:
         for station in stations:
             if (to := self._sources[station.index].webhook_queue) is not None:
                 loopers += self._outbox.take_in(station.index, station.broker, to)
-        check = self._stalled_check if self._recover else None
-        loopers += maintenance_of(new, check, self._outage, self._reconnect, self.id)
+        loopers += self._maintenance(new)
         self._start(stations, loopers)
         self._claims.take_in(stations)
 
@@ -446,10 +445,23 @@ class Worker:
         for looper in loopers:
             named.setdefault(f"oxcart-{looper.name}", []).append(looper.run())
         for name, works in named.items():
-            for work in works:
-                task = asyncio.create_task(work, name=name)
-                task.add_done_callback(self._loop_ended)
-                self._loops.append(task)
+            self._loops += [self._run_loop(work, name) for work in works]
+
+    def _run_loop(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._loop_ended)
+        return task
+
+    def _maintenance(self, brokers: Sequence[ServedBroker]) -> list[Looper]:
+        return maintenance_of(
+            brokers,
+            self._stalled_check if self._recover else None,
+            self._outage,
+            self._reconnect,
+            self.id,
+            f"{self._recover} {self._outage} {self._stalled_interval} {self._max_stalled}",
+            lambda loops: [self._run_loop(one.run(), f"oxcart-{one.name}") for one in loops],
+        )
 
     # -- the path of a job
 
@@ -576,7 +588,7 @@ class Worker:
             await self._mesh.leave()
         await self._executor.close()
         await self._leases.close()
-        await asyncio.gather(*(broker.close() for broker in self._brokers))
+        await close_connections(self._brokers)
         await self._fleet.close()
         if self._observer is not None:
             self._observer.workers(-1)

@@ -49,7 +49,7 @@ class NamespaceWorkers(WorkerRegistry):
         if name == "active" or name.startswith("heartbeat:"):
             raise ValidationError("name", "other than the registry's own keys", name)
 
-    async def beat(self, record: WorkerRecord, wakes: Wakes = Wakes.NOTHING) -> None:
+    async def beat(self, record: WorkerRecord, wakes: Wakes = Wakes.NOTHING, *, life: float = LIFE) -> None:
         """Writes a worker's record, which counts as a sign of life for 30 s."""
         keys = self._broker.keys
         entry: dict[str, Any] = {

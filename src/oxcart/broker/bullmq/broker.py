@@ -83,6 +83,8 @@ PAGE = 1000
 PAGE_PART = 100
 #: Grace in ms in which a worker may end a running job itself whose lifetime has expired.
 EXPIRY_GRACE = 5_000
+#: Queues per pipeline that asks which have jobs.
+WORK_PART = 500
 #: Leases per renewal call.
 RENEW_CHUNK = 150
 #: Refusals that may mean that the job is in a lane of the queue.
@@ -234,6 +236,18 @@ class BullMQBroker(Connected):
     def _next_token(self) -> str:
         self._claims += 1
         return f"{self.caller.client_id}:{self._claims}"
+
+    async def with_work(self, brokers: Sequence[Any]) -> list[int]:
+        """Returns the indexes of those queues of this server that have jobs which have not ended.
+
+        Schedules, gates, lanes and jobs behind limits count as well.
+        """
+        found: list[int] = []
+        for start in range(0, len(brokers), WORK_PART):
+            part = brokers[start : start + WORK_PART]
+            answers = await self.caller.pipeline([("EXISTS", *one.keys.of_work()) for one in part])
+            found += [start + place for place, many in enumerate(answers) if many]
+        return found
 
     # -- adding
 

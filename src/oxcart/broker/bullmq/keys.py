@@ -332,6 +332,12 @@ class Keys:
         """Hash: the versions of the layout of a partitioned queue, in each partition (ours alone)."""
         return self.key("ox:partitions")
 
+    def of_work(self) -> tuple[str, ...]:
+        """The keys of which none exists while the queue has nothing to run, to promote or to repair."""
+        lists = (self.wait(), self.paused(), self.active(), self.prioritized(), self.delayed())
+        held_back = (self.waiting_children(), self.parked(), self.held(), self.opening(), self.turns())
+        return *lists, *held_back, self.expiring(), self.gates(), self.lanes(), self.schedulers()
+
     def client_name(self, suffix: str = "") -> str:
         """The connection name by which Node's ``getWorkers`` finds a worker of this queue."""
         encoded = base64.b64encode(self._named().encode()).decode()

@@ -142,6 +142,17 @@ class MemoryBroker(Parts):
         """Returns False: there is nothing to watch."""
         return False
 
+    async def take_duty(self, group: str, worker_id: str, life_ms: int) -> int:
+        """Returns 0: the loops of queues in memory cost no server anything."""
+        return 0
+
+    async def with_work(self, brokers: Sequence[Any]) -> list[int]:
+        """Returns all queues."""
+        return list(range(len(brokers)))
+
+    def share_connection(self, other: Any) -> None:
+        """Does nothing: there is no connection."""
+
     async def remove_all_keys(self) -> None:
         with self.store.lock:
             self.store.clear()

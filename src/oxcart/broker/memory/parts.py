@@ -176,7 +176,7 @@ class MemoryRegistry(WorkerRegistry):
     def check_name(self, name: str) -> None:
         """Accepts every name."""
 
-    async def beat(self, record: WorkerRecord, wakes: Wakes = Wakes.NOTHING) -> None:
+    async def beat(self, record: WorkerRecord, wakes: Wakes = Wakes.NOTHING, *, life: float = LIFE) -> None:
         self._workers[record.id] = record
 
     async def leave(self, worker_id: str) -> None:

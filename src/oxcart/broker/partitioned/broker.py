@@ -529,6 +529,18 @@ class PartitionedBroker:
         """Makes a worker the one that watches the queue, unless another one does."""
         return await self._first.take_watch(worker_id, life_ms)
 
+    async def take_duty(self, group: str, worker_id: str, life_ms: int) -> int:
+        """Makes a worker the one that maintains a group of queues, unless another one does."""
+        return await self._first.take_duty(group, worker_id, life_ms)
+
+    async def with_work(self, brokers: Sequence[Any]) -> list[int]:
+        """Returns all of them: a worker asks the partitions instead."""
+        return list(range(len(brokers)))
+
+    def share_connection(self, other: Any) -> None:
+        """Refused: a worker shares the connections of partitions."""
+        self._only_partitions("share_connection")
+
     async def remove_all_keys(self) -> None:
         """Removes every key of every partition; for tests."""
         await self.spread.each(lambda one: one.remove_all_keys())

@@ -289,6 +289,19 @@ class ServedBroker(Broker, Protocol):
     async def take_watch(self, worker_id: str, life_ms: int) -> bool:
         """Makes a worker the one that watches the queue, unless another one does."""
 
+    async def take_duty(self, group: str, worker_id: str, life_ms: int) -> int:
+        """Makes a worker the one that maintains a group of queues, unless another one does.
+
+        Returns:
+            0 if it is this worker, otherwise the ms until another worker may be.
+        """
+
+    async def with_work(self, brokers: Sequence[ServedBroker]) -> list[int]:
+        """Returns the indexes of those queues of this server that may have something to maintain."""
+
+    def share_connection(self, other: ServedBroker) -> None:
+        """Uses the connection and the clock of another queue of this server from now on."""
+
     async def remove_all_keys(self) -> None:
         """Removes every key that begins with the queue's; for tests."""
 

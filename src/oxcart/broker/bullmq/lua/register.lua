@@ -11,21 +11,24 @@ remembered()
 local now, worker, life, wakes_for = server_ms(), ARGV[3], ARGV[5], ARGV[6]
 local record = P .. "ox:worker:" .. worker
 
-local function listed(set, is_in)
+-- A worker of many queues sends few heartbeats, and must not be dropped by one of few queues. A record expires by itself.
+local LONGEST = 3600000
+
+local function listed(set, is_in, longest)
   local key = P .. set
-  call("ZREMRANGEBYSCORE", key, "-inf", tonumber(now) - tonumber(life))
+  call("ZREMRANGEBYSCORE", key, "-inf", tonumber(now) - longest)
   if is_in then
     call("ZADD", key, now, worker)
-    call("PEXPIRE", key, life)
+    call("PEXPIRE", key, longest)
   else
     call("ZREM", key, worker)
   end
 end
 
 local lives = ARGV[4] ~= ""
-listed("ox:workers", lives)
-listed("ox:listeners", lives and wakes_for ~= "")
-listed("ox:crowded", lives and wakes_for == "2")
+listed("ox:workers", lives, math.max(LONGEST, tonumber(life)))
+listed("ox:listeners", lives and wakes_for ~= "", tonumber(life))
+listed("ox:crowded", lives and wakes_for == "2", tonumber(life))
 if lives then
   call("SET", record, ARGV[4], "PX", life)
 else

@@ -1,0 +1,121 @@
+"""Maintenance of many queues: one worker per server does it, and only for queues that have jobs.
+
+A worker of a few queues runs the maintenance loops of each. With a thousand queues and ten workers these
+loops would cost the server more than its jobs. So workers of the same queues elect one for each server. It
+looks every few seconds which queues have jobs, and runs the loops of these (docs/decisions/176).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+from oxcart.broker.port import Outage, ServedBroker
+from oxcart.engine.looper import Looper
+
+#: Queues of one server up to which a worker runs the loops of each.
+FEW = 4
+#: Terms of a duty in the silence after which the server would count as having been away.
+TERMS = 3
+#: Seconds between two looks at which queues have something to maintain.
+LOOK = 5.0
+#: Looks that must find nothing before the loops of a queue end.
+QUIET = 2
+
+#: Starts loops, and returns their tasks.
+Start = Callable[[Iterable[Looper]], list[asyncio.Task[None]]]
+
+
+def group_of(brokers: Sequence[ServedBroker], settings: str) -> str:
+    """Names the workers that elect one among them: those with the same queues and settings."""
+    names = "\n".join(sorted(broker.queue for broker in brokers))
+    return hashlib.sha256(f"{settings}\n{names}".encode()).hexdigest()[:16]
+
+
+class Duty(Looper):
+    """A worker's part in the maintenance of its queues on one server.
+
+    Args:
+        brokers: The queues.
+        settings: What the loops of other workers must have in common to stand in for each other.
+        worker_id: The worker's id.
+        outage: When the server counts as having been away.
+        loops_of: Makes the loops of a queue, and whether it is for the first time.
+        start: Starts them.
+
+    Attributes:
+        is_on: Whether this worker maintains the queues.
+        busy: The queues whose loops run.
+    """
+
+    name = "election for maintenance"
+
+    def __init__(
+        self,
+        brokers: Sequence[ServedBroker],
+        settings: str,
+        worker_id: str,
+        outage: Outage,
+        loops_of: Callable[[ServedBroker, bool], list[Looper]],
+        start: Start,
+    ) -> None:
+        super().__init__(f"{brokers[0].queue} and {len(brokers) - 1} others")
+        self._brokers = brokers
+        self._first = min(brokers, key=lambda broker: broker.queue)
+        self._group = group_of(brokers, settings)
+        self._worker_id = worker_id
+        self._loops_of = loops_of
+        self._begin = start
+        self._life = outage.silence_ms / TERMS
+        self.interval = self._life / TERMS / 1000
+        self._look_at = 0.0
+        self._running: dict[int, list[asyncio.Task[None]]] = {}
+        self._quiet: dict[int, int] = {}
+        self._seen: set[int] = set()
+        self.is_on = False
+
+    @property
+    def busy(self) -> list[str]:
+        """The queues whose loops run."""
+        return [self._brokers[index].queue for index in self._running]
+
+    async def tick(self) -> float | None:
+        """Keeps or takes the duty; on duty, starts and ends the loops of queues."""
+        left_ms = await self._first.take_duty(self._group, self._worker_id, round(self._life))
+        self.is_on = left_ms == 0
+        if not self.is_on:
+            self._end(list(self._running))
+            self._look_at = 0.0
+            return max(0.01, left_ms / 1000) + self.interval * random.random()
+        now = asyncio.get_running_loop().time()
+        if now >= self._look_at:
+            await self._look()
+            self._look_at = now + LOOK
+        return None
+
+    async def close(self) -> None:
+        """Ends the loops that run."""
+        running = [task for tasks in self._running.values() for task in tasks]
+        self._end(list(self._running))
+        if running:
+            await asyncio.wait(running)
+
+    async def _look(self) -> None:
+        found = set(await self._first.with_work(self._brokers))
+        for index in found:
+            self._quiet[index] = 0
+            if index not in self._running:
+                loops = self._loops_of(self._brokers[index], index not in self._seen)
+                self._running[index] = self._begin(loops)
+                self._seen.add(index)
+        for index in self._running.keys() - found:
+            self._quiet[index] += 1
+            if self._quiet[index] >= QUIET:
+                self._end([index])
+
+    def _end(self, indexes: Iterable[int]) -> None:
+        for index in indexes:
+            for task in self._running.pop(index):
+                task.cancel()
