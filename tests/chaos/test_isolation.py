@@ -12,12 +12,14 @@ import pytest
 
 from oxcart import Queue
 from tests.chaos.fleet import Fleet, Store, WorkerProcess
-from tests.chaos.lengths import FULL, LEASE, LIMIT
+from tests.chaos.lengths import LEASE, LIMIT
 from tests.servers import ValkeyServer
 
 CONCURRENCY = 16
 INNOCENT = 60
 NAP = 0.2
+#: Seconds within which a dead worker's jobs are recovered: their leases end, and a check finds that.
+RECOVERY = 3 * LEASE
 
 
 class Supervised:
@@ -54,7 +56,7 @@ def _alone(workers: list[WorkerProcess]) -> Counter[str]:
     return Counter(line.partition(" job ")[2].partition(" ")[0] for line in lines)
 
 
-@pytest.mark.parametrize("seed", range(8 if FULL else 2))
+@pytest.mark.parametrize("seed", range(2))
 async def test_only_the_guilty_job_becomes_a_dead_letter(
     server: ValkeyServer, store: Store, fleet: Fleet, seed: int
 ) -> None:
@@ -68,7 +70,8 @@ async def test_only_the_guilty_job_becomes_a_dead_letter(
             kind, seconds = ("abort", NAP / 2) if name in guilty else ("nap", NAP)
             await queue.add(kind, {"seconds": seconds}, job_id=name, attempts=3)
         supervised = Supervised(fleet, 1 + seed % 2)
-        deaths = await supervised.until(store, {"completed": INNOCENT, "failed": len(guilty)}, LIMIT)
+        limit = LIMIT + 3 * len(guilty) * RECOVERY
+        deaths = await supervised.until(store, {"completed": INNOCENT, "failed": len(guilty)}, limit)
         failed = await queue.jobs.list("failed")
     assert {job.id for job in failed} == guilty
     assert {job.failed_reason for job in failed} == {"job stalled more than allowable limit"}

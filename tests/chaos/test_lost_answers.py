@@ -194,7 +194,7 @@ async def test_repeat_after_the_journal_expired_is_a_new_call(server: ValkeyServ
     first, second = await twice("add", 1, 0, *job)
     assert (first[:1], second[:1]) == ([1], [0])
     assert store.lengths() == {"wait": 1}
-    first, second = await twice("claim", broker.clock(), 1, "token", 1, "", "", "", 1_000_000, "")
+    first, second = await twice("claim", broker.clock(), 1, "token", 1, "", "", "", 1_000_000, "", "")
     assert [len(msgpack.unpackb(answer[1])) // 2 for answer in (first, second)] == [1, 0]
     await asyncio.sleep(0.01)
     await broker.recover(interval_ms=1)
@@ -203,7 +203,7 @@ async def test_repeat_after_the_journal_expired_is_a_new_call(server: ValkeyServ
     [claimed] = (await broker.claim(Ask(1))).jobs
     assert claimed.starts == 2
     now = broker.clock()
-    asked = (now, 0, "token", 1, "", "", "", 1_000_000, "")
+    asked = (now, 0, "token", 1, "", "", "", 1_000_000, "", "")
     end = ("c", 1, claimed.token, now, "", "", claimed.id, claimed.starts, b"1", "")
     first, second = await twice("finish", *asked, 1, *end)
     assert (first[0], second[0]) == ([1], [-2])

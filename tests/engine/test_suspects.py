@@ -152,6 +152,20 @@ async def test_the_slots_of_suspects_that_may_start_are_not_claimed_for_others(
         await gates.until(*others)
 
 
+async def test_suspects_that_run_for_a_lease_let_the_next_ones_start(
+    queue: Queue, store: redis.Redis
+) -> None:
+    gates = Gates(queue)
+    suspects = [f"lost-{number}" for number in range(5)]
+    for job_id in suspects:
+        await add(queue, store, job_id, BESIDE)
+    async with Worker(queue, concurrency=4, lock_duration=1, shutdown_timeout=1).running():
+        await gates.until(*suspects[:4])
+        assert suspects[4] not in gates.started, "never more than its slots"
+        gates.end(*suspects)
+        await gates.until(*suspects)
+
+
 async def test_a_held_suspect_is_cancelled_at_once(queue: Queue, store: redis.Redis) -> None:
     gates = Gates(queue)
     async with Worker(queue, concurrency=2, shutdown_timeout=1).running():

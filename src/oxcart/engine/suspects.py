@@ -2,8 +2,9 @@
 
 A job that kills its process takes the attempts of its neighbours along. Its first loss counts as a stall for
 all of them. From then on each of them is a suspect. A suspect that was lost once runs beside other jobs, but
-with few other suspects. Another loss there does not count. Afterwards the suspect runs alone: the worker
-claims nothing, lets its other jobs end, commits their outcomes, and only then starts it. A loss alone counts.
+few such suspects start within the time of a lease. Another loss there does not count. Afterwards the suspect
+runs alone: the worker claims nothing, lets its other jobs end, commits their outcomes, and only then starts
+it. A loss alone counts.
 
 Every note reaches the server before the attempt starts, so a process may die at any moment.
 """
@@ -35,7 +36,8 @@ class Suspects:
     Args:
         concurrency: How many jobs the worker may have at once.
         patience: Seconds that a lease lasts. Uncommitted outcomes of other jobs may delay a job that runs
-            alone so long; afterwards their jobs run again anyway.
+            alone so long; afterwards their jobs run again anyway. A suspect that has run so long beside
+            others makes room for the next.
         busy: Returns how many other jobs the worker has.
         drained: Waits until no claim is in flight and every outcome is committed.
         start: Starts a job.
@@ -64,13 +66,13 @@ class Suspects:
         self._give_back = give_back
         self._gone = gone
         self._ended = ended
-        #: Most suspects that run at once beside other jobs.
+        #: Most suspects that start beside other jobs before one of them ends or has run for a lease.
         self.most = math.isqrt(concurrency)
         #: How each suspect of the worker runs, until it ends.
         self.known: dict[RunningJob, int] = {}
         self._waiting: dict[int, deque[RunningJob]] = {BESIDE: deque(), ALONE: deque()}
         self._starting: list[RunningJob] = []
-        self._beside: set[RunningJob] = set()
+        self._beside: dict[RunningJob, float] = {}
         self._lone: RunningJob | None = None
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -91,8 +93,21 @@ class Suspects:
         if self._lone is not None or self._waiting[ALONE]:
             return self._concurrency
         waiting = len(self._waiting[BESIDE])
-        next_ones = min(waiting, self.most - len(self._beside))
+        next_ones = min(waiting, self._room()) if waiting else 0
         return len(self._starting) + next_ones + max(0, waiting - next_ones - self._concurrency)
+
+    def _room(self) -> int:
+        """Returns how many suspects may start beside other jobs now.
+
+        Long jobs must not keep the others back. A group that grows costs no attempt of an innocent job; more
+        jobs run alone if one of them kills the worker late.
+        """
+        begun = asyncio.get_running_loop().time() - self._patience
+        return max(0, self.most - sum(at > begun for at in self._beside.values()))
+
+    @property
+    def _has_slot(self) -> bool:
+        return self._busy() + len(self._starting) < self._concurrency
 
     @property
     def has_lone(self) -> bool:
@@ -119,7 +134,7 @@ class Suspects:
         """Notes that a job has ended, in case it is a suspect."""
         if self.known.pop(job, None) is None:
             return
-        self._beside.discard(job)
+        self._beside.pop(job, None)
         if self._lone is job:
             self._lone = None
         self._changed.set()
@@ -151,14 +166,25 @@ class Suspects:
                 self._changed.clear()
                 if self._lone is None and self._waiting[ALONE]:
                     await self._next_alone()
-                elif self._lone is None and self._waiting[BESIDE] and len(self._beside) < self.most:
+                elif self._lone is None and self._waiting[BESIDE] and self._room() and self._has_slot:
                     await self._next_beside()
                     continue
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK if self._waiting[ALONE] else None):
+                    async with asyncio.timeout(self._pause()):
                         await self._changed.wait()
         finally:
             self._task = None
+
+    def _pause(self) -> float | None:
+        """Returns the seconds after which a suspect may start although nothing has changed."""
+        if self._waiting[ALONE]:
+            return LOOK
+        if self._lone is not None or not self._waiting[BESIDE]:
+            return None
+        if self._room():
+            return LOOK  # its slot is still another job's
+        begun = asyncio.get_running_loop().time() - self._patience
+        return min((at - begun for at in self._beside.values() if at > begun), default=None)
 
     async def _next_alone(self) -> None:
         """Starts the next suspect if nothing else of the worker can be lost with it."""
@@ -183,9 +209,9 @@ class Suspects:
 
     async def _next_beside(self) -> None:
         job = self._waiting[BESIDE].popleft()
-        self._beside.add(job)
+        self._beside[job] = asyncio.get_running_loop().time()
         if not await self._begin(job, alone=False):
-            self._beside.discard(job)
+            self._beside.pop(job, None)
 
     async def _begin(self, job: RunningJob, *, alone: bool) -> bool:
         """Notes on the server how a job runs, and starts it; returns whether it started."""
