@@ -23,6 +23,15 @@ def objectives(reader: LakeReader, queue: str | None = None) -> list[Row]:
     return reader.sql(text, {"queue": queue}).dicts()
 
 
+def objective_hours(reader: LakeReader, hours: int, queue: str | None = None) -> list[Row]:
+    """Returns how each objective stood in the last hours, the oldest first."""
+    text = (
+        "SELECT objective, queue, hours_ago, burn_1h, budget_left FROM slo WHERE hours_ago < $hours "
+        "AND ($queue IS NULL OR queue = $queue) ORDER BY objective, hours_ago DESC"
+    )
+    return reader.sql(text, {"hours": hours, "queue": queue}).dicts()
+
+
 def anomalies(reader: LakeReader, since_day: str, queue: str | None = None) -> list[Row]:
     """Returns the hours since a day that differ from the weeks before, the latest day first."""
     text = f"SELECT * EXCLUDE (day) FROM anomalies WHERE {_WHERE} ORDER BY day DESC, abs(score) DESC"

@@ -1,4 +1,8 @@
-"""History: charts from the tables of a lake, where the server has one, without Spark."""
+"""History: charts from the tables of a lake, where the server has one, without Spark.
+
+The page has two faces: what happened, and how the service stands: objectives, anomalies, capacity, costs and
+versions.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from oxcart.drawing.charts import HIGH, WIDE, Axis, Row, charts_of, draw, title_of
+from oxcart.drawing.sparks import spark
+from oxcart.history import service as whole
 from oxcart.history.questions import failure_causes, figures, slowest
 from oxcart.history.reader import LakeReader
 from oxcart.http.errors import not_found
@@ -23,6 +29,10 @@ SPANS = {
     "7d": (168 * _HOUR, "hour", _HOUR),
     "30d": (720 * _HOUR, "day", 24 * _HOUR),
 }
+#: The faces of the page.
+FACES = ("charts", "service")
+#: Hours of the line of an objective, and rows of each table about the service.
+LINE, ROWS = 168, 15
 #: Queues with charts, causes and job types that the page shows.
 CHARTED, CAUSES, TYPES = 6, 12, 12
 #: Queues whose causes of failures are asked for.
@@ -46,16 +56,53 @@ class HistoryPage(View):
         self._span = self.query.get("since", "24h")
         if self._span not in SPANS:
             self._span = "24h"
+        self._face = self.query.get("view", "charts")
+        if self._face not in FACES:
+            self._face = "charts"
 
     async def load(self) -> dict[str, Any]:
-        """Asks the lake, in a thread."""
-        return await asyncio.to_thread(self._read)
+        """Asks the lake, in a thread; a few at once, because each question uses all cores."""
+        async with self.service.lake_turns:
+            read = self._read_service if self._face == "service" else self._read_charts
+            found = await asyncio.to_thread(read, *self._since())
+        return {
+            "face": self._face,
+            "queue": self._queue,
+            "span": self._span,
+            "spans": list(SPANS),
+            **found,
+        }
 
-    def _read(self) -> dict[str, Any]:
-        length, window, width = SPANS[self._span]
+    def _since(self) -> tuple[int, int, str]:
+        """Returns the present, the beginning of the span, and its day."""
         now = int(time.time() * 1000)
-        since = now - length
-        day = datetime.fromtimestamp(since / 1000, UTC).strftime("%Y-%m-%d")
+        since = now - SPANS[self._span][0]
+        return now, since, datetime.fromtimestamp(since / 1000, UTC).strftime("%Y-%m-%d")
+
+    def _read_service(self, now: int, since: int, day: str) -> dict[str, Any]:
+        # Budgets are those of thirty days and anomalies compare weeks, so the reader sees all days.
+        queue = self._queue or None
+        with LakeReader(self.dashboard.lake or "") as reader:
+            asked = {
+                "objectives": whole.objectives(reader, queue),
+                "hours": whole.objective_hours(reader, LINE, queue),
+                "anomalies": whole.anomalies(reader, day, queue),
+                "capacity": whole.capacity(reader, day, queue),
+                "costs": whole.costs(reader, day, queue),
+                "changes": whole.changes(reader, day, queue),
+            }
+            version = reader.version.number
+        # A caller sees nothing of queues on which it has no role.
+        known = self.service.queues
+        found = {name: [row for row in rows if row["queue"] in known] for name, rows in asked.items()}
+        hours = found.pop("hours")
+        objectives = [{**row, **_lines(row, hours)} for row in found.pop("objectives")]
+        return {"version": version, "objectives": objectives} | {
+            name: rows[:ROWS] for name, rows in found.items()
+        }
+
+    def _read_charts(self, now: int, since: int, day: str) -> dict[str, Any]:
+        _, window, width = SPANS[self._span]
         known = self.service.queues
         with LakeReader(self.dashboard.lake or "", since_day=day) as reader:
             rows = figures(reader, window, since, self._queue or None)
@@ -77,10 +124,20 @@ class HistoryPage(View):
             "causes": sorted(causes, key=lambda cause: -cause.count)[:CAUSES],
             "types": [row for row in types if row["queue"] in known][:TYPES],
             "version": version,
-            "queue": self._queue,
-            "span": self._span,
-            "spans": list(SPANS),
         }
+
+
+def _lines(objective: Row, hours: list[Row]) -> dict[str, Any]:
+    """Returns an objective's budget and burn over the last days, as lines."""
+    own = [row for row in hours if row["objective"] == objective["objective"]]
+    name = objective["objective"]
+    budget = [None if row["budget_left"] is None else max(0.0, row["budget_left"]) for row in own]
+    return {
+        "budget_line": Markup(spark(budget, "rate big", f"{name}: budget left", top=1.0)),
+        "burn_line": Markup(spark([row["burn_1h"] for row in own], "bad big", f"{name}: burn of an hour")),
+        "is_spent": objective["budget_left"] is not None and objective["budget_left"] <= 0,
+        "is_burning": any((objective[f"burn_{span}"] or 0) >= 1 for span in ("1h", "6h")),
+    }
 
 
 def _figures(queue: str, rows: list[Row], axis: Axis) -> list[tuple[str, Markup, list[tuple[str, str]]]]:
