@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from oxcart import Queue
 from tests.cli.conftest import Commands, Program
 
 Start = Callable[..., Program]
@@ -42,6 +44,20 @@ def test_serves_the_queues_that_exist(ox: Commands, start: Start) -> None:
         row["name"] for row in httpx.get(f"{address(program)}/api/v1/queues", timeout=60).json()["queues"]
     ]
     assert names == ["emails"]
+
+
+@pytest.mark.parametrize("named", [(), ("--queues", "events,q")])
+def test_serves_partitions_as_one_queue(ox: Commands, start: Start, named: tuple[str, ...]) -> None:
+    assert ox("add", "q", "welcome", "{}").code == 0
+
+    async def add() -> None:
+        async with Queue("events", url=ox.url, partitions=4) as events:
+            await events.add_many([("t", None, {"partition_key": f"k{number}"}) for number in range(20)])
+
+    asyncio.run(add())
+    program = start("serve", "--port", "0", *named)
+    rows = httpx.get(f"{address(program)}/api/v1/queues", timeout=60).json()["queues"]
+    assert {row["name"]: row["counts"]["waiting"] for row in rows} == {"events": 20, "q": 1}
 
 
 def test_tokens_come_from_a_file_or_the_environment(start: Start, tmp_path: Path) -> None:

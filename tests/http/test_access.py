@@ -114,6 +114,8 @@ PAGES: dict[str, str | None] = {
     "GET /history": "observer",
     "GET /audit": "admin",
     "GET /static/{file}": None,
+    "POST /groups/pause": "operator",
+    "POST /groups/resume": "operator",
     "POST /queue/pause": "operator",
     "POST /queue/resume": "operator",
     "POST /job/retry": "operator",

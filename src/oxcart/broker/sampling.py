@@ -31,8 +31,13 @@ _READY = ("wait", "paused", "prioritized")
 #: Fields that tell since when a job is ready.
 _TIMES = ("timestamp", "ox:ready")
 
-#: Commands that sample one queue: its lengths, its lanes, its settings, its oldest ready jobs, its events.
-COMMANDS = len(STATES) + 2 + len(_READY) + 1
+#: Commands that sample one queue: its lengths, its groups and lanes, its settings, its oldest ready jobs, its
+#: events.
+COMMANDS = len(STATES) + 3 + len(_READY) + 1
+#: The last number of an event within a millisecond.
+_LAST = 2**64 - 1
+#: Events of lanes from which on there may be more than were read.
+_MANY = 500
 
 
 class Sample(msgspec.Struct, kw_only=True):
@@ -47,6 +52,11 @@ class Sample(msgspec.Struct, kw_only=True):
         events: Its events since the last sample, oldest first.
         cut: Whether there are more events than were read.
         has_lanes: Whether jobs of the queue may have targets.
+        grouped: Jobs that wait for their group's turn. On the wire they are delayed, so they count there too.
+        lane_events: Events of its lanes since the last sample, oldest first.
+        lanes_cut: Whether there may be more of them than were read.
+        partitions: The jobs of each partition in each list of the wire; empty for a queue without partitions.
+        position: Where to continue instead of behind the last event; empty for there.
     """
 
     at_ms: int
@@ -57,6 +67,11 @@ class Sample(msgspec.Struct, kw_only=True):
     events: list[Entry] = msgspec.field(default_factory=list)
     cut: bool = False
     has_lanes: bool = False
+    grouped: int = 0
+    lane_events: list[Entry] = msgspec.field(default_factory=list)
+    lanes_cut: bool = False
+    partitions: list[dict[str, int]] = msgspec.field(default_factory=list)
+    position: str = ""
 
 
 class Crew(msgspec.Struct, kw_only=True):
@@ -71,24 +86,63 @@ class Crew(msgspec.Struct, kw_only=True):
     peers: list[str] = msgspec.field(default_factory=list)
 
 
-async def sample(brokers: Sequence[ServedBroker], since: Sequence[str], most: int) -> list[Sample]:
+async def sample(
+    brokers: Sequence[ServedBroker], since: Sequence[str], most: int, lanes_since: Sequence[int] | None = None
+) -> list[Sample]:
     """Samples queues.
 
     Args:
         brokers: The queues.
         since: The id of the last event seen of each; empty to read the newest ones.
         most: How many events of one queue to read at most.
+        lanes_since: From which time on to read the events of the lanes of each, in ms; None to read none.
     """
+    flat: list[ServedBroker] = []
+    parts: list[list[int]] = []  # the indexes of a queue's partitions, or its own
+    starts: list[tuple[str, int, int | None]] = []
+    for number, broker in enumerate(brokers):
+        spread = broker.partitions
+        if spread is not None:
+            await spread.ready()
+        own = [broker] if spread is None else spread.brokers()
+        parts.append([*range(len(flat), len(flat) + len(own))])
+        flat += own
+        lanes = None if lanes_since is None else lanes_since[number]
+        starts += [(since[number], max(1, most // len(own)), lanes)] * len(own)
     found: dict[int, Sample] = {}
-    for members in _groups(brokers).values():
+    for members in _groups(flat).values():
         for at in range(0, len(members), CHUNK):
             part = members[at : at + CHUNK]
-            rows = await _sample([one for _, one in part], [since[number] for number, _ in part], most)
+            rows = await _sample([one for _, one in part], [starts[number] for number, _ in part])
             found.update(zip((number for number, _ in part), rows, strict=True))
-    for number, broker in enumerate(brokers):
+    for number, broker in enumerate(flat):
         if number not in found:
-            found[number] = await _sample_one(broker, since[number], most)
-    return [found[number] for number in range(len(brokers))]
+            found[number] = await _sample_one(broker, *starts[number][:2])
+    return [
+        found[own[0]] if broker.partitions is None else _merged([found[number] for number in own])
+        for broker, own in zip(brokers, parts, strict=True)
+    ]
+
+
+def _merged(parts: Sequence[Sample]) -> Sample:
+    """Returns the sample of a queue from those of its partitions."""
+    now = min(part.at_ms for part in parts)
+    made = Sample(at_ms=now, counts={state: sum(part.counts[state] for part in parts) for state in STATES})
+    made.paused = all(part.paused for part in parts)
+    made.version = parts[0].version
+    made.oldest_ms = min((part.oldest_ms for part in parts if part.oldest_ms is not None), default=None)
+    # One position has to do for all: events from the first partition's sample on are left for the next one.
+    made.position = f"{now - 1}-{_LAST}"
+    entries = [entry for part in parts for entry in part.events if event_ms(entry[0]) < now]
+    made.events = sorted(entries, key=lambda entry: event_ms(entry[0]))
+    made.cut = any(part.cut for part in parts)
+    made.partitions = [part.counts for part in parts]
+    return made
+
+
+def event_ms(entry_id: str) -> int:
+    """Returns the time of an event in ms, from its id."""
+    return int(entry_id.partition("-")[0])
 
 
 async def crews(brokers: Sequence[ServedBroker]) -> list[Crew]:
@@ -121,12 +175,15 @@ def _events(broker: ServedBroker, since: str, most: int) -> tuple[str | int, ...
     return ("XREVRANGE", broker.keys.events(), "+", "-", "COUNT", most)
 
 
-async def _sample(brokers: Sequence[BullMQBroker], since: Sequence[str], most: int) -> list[Sample]:
+async def _sample(
+    brokers: Sequence[BullMQBroker], starts: Sequence[tuple[str, int, int | None]]
+) -> list[Sample]:
     caller = brokers[0].caller
     commands: list[tuple[str | int, ...]] = [("TIME",)]
-    for broker, last in zip(brokers, since, strict=True):
+    for broker, (last, most, _) in zip(brokers, starts, strict=True):
         keys = broker.keys
         commands += [("LLEN" if state in LISTS else "ZCARD", keys.key(state)) for state in STATES]
+        commands += [("ZLEXCOUNT", keys.parked(), "[g:", "(g;")]
         commands += [("EXISTS", keys.lanes()), ("HMGET", keys.meta(), "paused", "version")]
         commands += [("LINDEX", keys.key(place), -1) for place in ("wait", "paused")]
         commands += [("ZRANGE", keys.key("prioritized"), 0, 0), _events(broker, last, most)]
@@ -134,11 +191,15 @@ async def _sample(brokers: Sequence[BullMQBroker], since: Sequence[str], most: i
     now = int(seconds) * 1000 + int(micros) // 1000
     found: list[Sample] = []
     oldest: list[tuple[int, str]] = []
-    for number, (broker, last) in enumerate(zip(brokers, since, strict=True)):
+    for number, (broker, (last, most, lanes_since)) in enumerate(zip(brokers, starts, strict=True)):
         row = answers[number * COMMANDS : (number + 1) * COMMANDS]
-        *lengths, has_lanes, (paused, version), wait, held, first, raw = row
+        *lengths, grouped, has_lanes, (paused, version), wait, held, first, raw = row
         counts = dict(zip(STATES, lengths, strict=True))
+        lane_events: list[Entry] = []
         if has_lanes:
+            if lanes_since is not None:
+                rows = await broker.lanes.read_events((lanes_since, 0, ""))
+                lane_events = [(f"{ms}-{count}", fields) for (ms, count, _), fields in rows]
             for lane in (await broker.lanes.counts()).values():
                 for state in STATES:
                     counts[state] += lane[state]
@@ -149,6 +210,8 @@ async def _sample(brokers: Sequence[BullMQBroker], since: Sequence[str], most: i
         made = Sample(at_ms=now, counts=counts, paused=paused is not None)
         made.version, made.has_lanes = text(version) if version else None, bool(has_lanes)
         made.events, made.cut = entries if last else entries[::-1], len(entries) >= most
+        made.lane_events, made.lanes_cut = lane_events, len(lane_events) >= _MANY
+        made.grouped = grouped
         found.append(made)
     if oldest:
         times = await caller.pipeline([("HMGET", key, *_TIMES) for _, key in oldest])

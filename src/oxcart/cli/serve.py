@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,6 +12,7 @@ import typer
 from oxcart.cli import output, settings
 from oxcart.cli.exits import FAILED, USAGE, CommandError
 from oxcart.cli.settings import Settings
+from oxcart.model.partitions import partition_name, split_partition
 
 if TYPE_CHECKING:
     from oxcart.http.access import Forward
@@ -134,7 +135,7 @@ def serve(
         from oxcart.http.application import app
         from oxcart.http.server import Server
 
-        opened = _open(using, names or await _existing(using), priorities)
+        opened = await _open(using, names, priorities)
         try:
             has_keys = bool(tokens or forward) or (not is_loopback(host) and await _has_keys(using))
             check_host(host, has_keys=has_keys, open_to_all=open_to_all)
@@ -204,26 +205,37 @@ async def _serve(server: Server) -> None:
     await server.stop()
 
 
-def _open(using: Settings, names: Iterable[str], priorities: Priorities) -> list[Queue]:
+async def _open(using: Settings, names: Sequence[str], priorities: Priorities) -> list[Queue]:
+    """Returns the named queues, or all that exist. Partitions are served as the queue they belong to."""
+    from oxcart.broker.discovery import find_queues
     from oxcart.queue import Queue
 
     if using.namespace is not None:
+        if not names:
+            raise CommandError("name the job types to serve: --queues resize,encode", USAGE)
         return [
             Queue(name, protocol="bridge", namespace=using.namespace, server=using.server) for name in names
         ]
     formal: Literal["formal"] | None = "formal" if priorities is Priorities.formal else None
-    return [Queue(name, prefix=using.prefix, server=using.server, priorities=formal) for name in names]
-
-
-async def _existing(using: Settings) -> list[str]:
-    from oxcart.broker.discovery import find_queues
-
-    if using.namespace is not None:
-        raise CommandError("name the job types to serve: --queues resize,encode", USAGE)
-    names = await find_queues(using.server, using.prefix, using.reconnect)
+    found = await find_queues(using.server, using.prefix, using.reconnect)
+    whole = {base for base in (*found, *names) if partition_name(base, 0) in found}
+    whole |= {part[0] for part in map(split_partition, found) if part and partition_name(part[0], 0) in found}
+    if not names:
+        parts = {name for name in found if (part := split_partition(name)) and part[0] in whole}
+        names = sorted({*found, *whole} - parts)
     if not names:
         raise CommandError("there are no queues yet; name those to serve: --queues emails,video", USAGE)
-    return names
+    return [
+        # The number of partitions is the stored one; this is the number of a queue that has none yet.
+        Queue(
+            name,
+            prefix=using.prefix,
+            server=using.server,
+            priorities=formal,
+            partitions=1 if name in whole else None,
+        )
+        for name in names
+    ]
 
 
 def _pairs(texts: Iterable[str], option: str, form: str) -> dict[str, str]:

@@ -78,7 +78,7 @@ async def dead_letters(
     found = await service.queue(name).dead_letters.list(
         limit=values.check_page_size(limit, MAX_PAGE), name=job_type, category=category, tags=tags_of(tag)
     )
-    return DeadPage(jobs=[values.job_body(job) for job in found], count=len(found))
+    return DeadPage(jobs=[values.job_body(job, name) for job in found], count=len(found))
 
 
 @post(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from typing import Annotated
 
 import msgspec
@@ -16,6 +15,7 @@ from oxcart.http.access import READ, SUBMIT
 from oxcart.http.errors import not_found
 from oxcart.http.jobs import QueueParameter
 from oxcart.http.routes import Api, answers
+from oxcart.http.service import Service
 from oxcart.model.errors import ValidationError
 from oxcart.model.flow import FlowView
 
@@ -78,7 +78,12 @@ async def add_flow(service: Api, data: JSONBody[FlowOptions]) -> AddedFlow:
         made[one.ref].after_any(*(made[ref] for ref in one.after_any))
     handles = await graph.add()
     jobs = await submission.all_shown(handles, list(orders.values()))
-    return AddedFlow({ref: values.job_body(job) for ref, job in zip(orders, jobs, strict=True)})
+    return AddedFlow(
+        {
+            ref: values.job_body(job, order.queue.name)
+            for (ref, order), job in zip(orders.items(), jobs, strict=True)
+        }
+    )
 
 
 class FlowBody(msgspec.Struct, kw_only=True):
@@ -116,7 +121,7 @@ async def flow(
     found = await queue.flows.get(job_id, depth=depth, limit=limit)
     if found is None:
         raise not_found(f"job {job_id}")
-    return _body(found, service.queues)
+    return _body(found, service)
 
 
 @get(
@@ -132,11 +137,13 @@ async def dependents(service: Api, job_id: FromPath[str], in_queue: QueueParamet
     return DependentList({key: kind.value for key, kind in found.items()})
 
 
-def _body(view: FlowView, seen: Container[str]) -> FlowBody:
+def _body(view: FlowView, service: Service) -> FlowBody:
     """Returns a tree without the jobs of queues that the caller may not see; these are only counted."""
-    shown = [_body(child, seen) for child in view.children if child.job.queue in seen]
+    seen = [child for child in view.children if service.served(child.job.queue) in service.queues]
+    shown = [_body(child, service) for child in seen]
     more = view.more + len(view.children) - len(shown)
-    return FlowBody(job=values.job_body(view.job), children=shown, more=more)
+    job = values.job_body(view.job, service.served(view.job.queue))
+    return FlowBody(job=job, children=shown, more=more)
 
 
 ROUTES = [add_flow, flow, dependents]

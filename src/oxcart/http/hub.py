@@ -15,7 +15,7 @@ from oxcart.events import QueueEvents
 from oxcart.http.errors import ApiError
 from oxcart.http.mailbox import Mailbox
 from oxcart.http.messages import Message, lines_of, messages_of, text_of
-from oxcart.http.position import Position, id_key
+from oxcart.http.position import Position, is_behind
 from oxcart.lane_events import LaneEvents
 from oxcart.model.errors import OxcartError
 from oxcart.model.event import Event
@@ -156,12 +156,15 @@ class Hub:
         for queue in self._queues:
             if queue.name not in joined.ids:
                 continue
-            end = id_key(joined.ids[queue.name])
-            if id_key(position.ids[queue.name]) >= end:
+            end = joined.ids[queue.name]
+            if not is_behind(position.ids[queue.name], end):
                 continue
+            # One server answers a read at once; several of a partitioned queue do not answer together.
+            block = 0.001 if queue._core.broker.partitions is None else 1.0
             async with queue.events(position.ids[queue.name]) as stream:
-                while id_key(stream.position) < end and (events := await stream.read(block=0.001)):
-                    for message in await messages_of(queue, [e for e in events if id_key(e.id) <= end]):
+                while is_behind(stream.position, end) and (events := await stream.read(block)):
+                    events = [event for event in events if not is_behind(end, event.id)]
+                    for message in await messages_of(queue, events):
                         if message is not None:
                             message.move(position)
                             yield message

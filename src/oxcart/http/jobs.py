@@ -46,8 +46,9 @@ _RETRYABLE = (State.FAILED, State.DEAD_LETTER)
 )
 async def submit(service: Api, data: JSONBody[values.Submit]) -> Response[values.JobBody]:
     """Adds a job. A job of the same type and idempotency key is returned instead, with status 200."""
-    job, created = await submission.add(await submission.read(service, data))
-    return Response(values.job_body(job), status_code=201 if created else 200)
+    order = await submission.read(service, data)
+    job, created = await submission.add(order)
+    return Response(values.job_body(job, order.queue.name), status_code=201 if created else 200)
 
 
 @post(
@@ -75,8 +76,8 @@ async def submit_batch(service: Api, data: JSONBody[values.Batch]) -> values.Bat
         raise ApiError(400, "validation_error", message, *details)
     jobs = await (submission.add_all if data.atomic else submission.add_each)(orders) if orders else []
     accepted = [
-        values.BatchResult(index=place, success=True, job=values.job_body(job))
-        for place, job in zip(places, jobs, strict=True)
+        values.BatchResult(index=place, success=True, job=values.job_body(job, order.queue.name))
+        for place, job, order in zip(places, jobs, orders, strict=True)
     ]
     return values.BatchAnswer(
         total=len(data.jobs),
@@ -109,7 +110,7 @@ async def read(
 ) -> values.JobBody:
     """Returns a job as it is now."""
     queue, job = await service.find(job_id, in_queue)
-    body = values.job_body(job)
+    body = values.job_body(job, queue.name)
     if show_payload:
         body.payload_hidden = not service.may_read_payloads(queue.name)
         body.payload = None if body.payload_hidden else values.plain(service.masks.apply(job.data))
@@ -150,7 +151,7 @@ async def cancel(
         raise ApiError(409, "conflict", f"job {job_id} has ended: it is {job.state}")
     options = data or values.CancelOptions()
     await queue.jobs.cancel(job_id, options.reason or "", force=options.force)
-    return values.job_body(await look(queue, job_id) or job)
+    return values.job_body(await look(queue, job_id) or job, queue.name)
 
 
 @post(
@@ -173,7 +174,7 @@ async def retry(
             409, "conflict", f"job {job_id} is {job.state}; only failed and dead_letter jobs can be retried"
         )
     await queue.jobs.retry(job_id, reset=data is not None and data.reset_attempts)
-    return values.job_body(await look(queue, job_id) or job)
+    return values.job_body(await look(queue, job_id) or job, queue.name)
 
 
 @get(

@@ -141,7 +141,7 @@ async def page(
     shown = rows[:limit]
     more = len(rows) > limit
     return values.Page(
-        jobs=[values.job_body(job) for _, _, job in shown],
+        jobs=[values.job_body(job, name) for _, name, job in shown],
         count=len(shown),
         matched=sum(one.matched for one in found) - sum(skip.get(queue.name, 0) for queue in queues),
         exact=all(one.exact for one in found),

@@ -99,7 +99,7 @@ async def messages_of(
     }
     found = await queue._core.broker.look(list(wanted), lenient=True) if wanted else ()
     jobs = dict(zip(wanted, found, strict=True))
-    bodies = {job_id: job_body(job) for job_id, job in jobs.items() if job is not None}
+    bodies = {job_id: job_body(job, queue.name) for job_id, job in jobs.items() if job is not None}
     texts: dict[str, bytes] = {job_id: msgspec.json.encode(body) for job_id, body in bodies.items()}
     made: list[Message | None] = []
     for number, (event, (name, state)) in enumerate(zip(events, named, strict=True)):

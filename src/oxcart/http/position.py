@@ -46,27 +46,45 @@ class Position:
         for part in filter(None, text.split(";")):
             name, _, event_id = part.partition("=")
             event_id, sign, lane = event_id.partition("@")
-            ms, _, number = event_id.partition("-")
-            if not (name and _digits(ms) and _digits(number)):
+            if not (name and all(map(_is_id, _ids(unquote(event_id))))):
                 raise ValidationError("Last-Event-ID", "the id of an event of this stream", text)
             if sign:
+                ms, _, number = event_id.partition("-")
                 lanes[unquote(name)] = (int(ms), int(number), unquote(lane))
             else:
-                ids[unquote(name)] = event_id
+                ids[unquote(name)] = unquote(event_id)
         return cls(ids, lanes)
 
     def __str__(self) -> str:
         return ";".join((*self._id_texts.values(), *self._lane_texts.values()))
 
 
-def id_key(event_id: str) -> tuple[int, int]:
-    """Returns an event's id as a key to compare it by."""
+def is_behind(event_id: str, other: str) -> bool:
+    """Returns whether a position within a queue is behind another, so that there are events between them."""
+    ours, theirs = _ids(event_id), _ids(other)
+    if len(ours) != len(theirs):  # a layout with more partitions, which begin where the last event was
+        ours, theirs = ours[:1], theirs[:1]
+    return any(_key(mine) < _key(its) for mine, its in zip(ours, theirs, strict=True))
+
+
+def _ids(event_id: str) -> list[str]:
+    """Returns the ids in a position: one, and of a partitioned queue then one for each partition."""
+    last, _, rest = event_id.partition("@")
+    return [last, *rest.split(",")] if rest else [last]
+
+
+def _key(event_id: str) -> tuple[int, int]:
     ms, _, number = event_id.partition("-")
     return int(ms), int(number or 0)
 
 
+def _is_id(text: str) -> bool:
+    ms, _, number = text.partition("-")
+    return _digits(ms) and _digits(number)
+
+
 def _id_text(name: str, event_id: str) -> str:
-    return f"{quote(name, safe='')}={event_id}"
+    return f"{quote(name, safe='')}={quote(event_id, safe='')}"
 
 
 def _lane_text(name: str, place: LanePlace) -> str:

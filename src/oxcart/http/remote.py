@@ -70,6 +70,7 @@ _SENT = frozenset(
         "lifetime",
         "lifo",
         "limit_key",
+        "partition_key",
         "priority",
         "tags",
         "target",

@@ -9,6 +9,7 @@ from litestar import delete, get, post, put
 from litestar.params import FromPath, FromQuery, JSONBody
 from msgspec import Meta
 
+from oxcart.handle import JobHandle
 from oxcart.http import values
 from oxcart.http.access import OPERATE, READ
 from oxcart.http.audit import note
@@ -19,6 +20,7 @@ from oxcart.http.service import Service, look
 from oxcart.http.times import parse_go_ms, parse_time_ms, rfc3339_ms
 from oxcart.model.errors import ValidationError
 from oxcart.model.schedule import Scheduler
+from oxcart.queue import Queue
 
 
 class ScheduleOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -145,16 +147,23 @@ async def run(service: Api, name: FromPath[str], schedule_id: FromPath[str]) -> 
     found = await queue.schedules.get(schedule_id)
     if found is None:
         raise not_found(f"schedule {schedule_id}")
-    options = {"attempts": found.options.get("attempts"), "job_id": service.new_id(queue)}
-    if queue._core.priorities is None:
-        options["priority"] = found.options.get("priority")
-    given: dict[str, Any] = {field: value for field, value in options.items() if value is not None}
-    handle = await queue.add(found.name, found.data, **given)
+    handle = await run_now(service, queue, found)
     note(job_id=handle.id)
     job = await look(queue, handle.id)
     if job is None:
         raise not_found(f"job {handle.id}")
-    return values.job_body(job)
+    return values.job_body(job, name)
+
+
+async def run_now(service: Service, queue: Queue, found: Scheduler) -> JobHandle[Any]:
+    """Adds a job as the schedule's next run, with its attempts and priority; the schedule stays as it is."""
+    attempts, priority = found.options.get("attempts"), found.options.get("priority")
+    # The five formal names are the numbers 0 to 4 of the wire; of such a queue a peer may have others.
+    if queue._core.priorities is not None and priority not in range(5):
+        priority = None
+    options = {"attempts": attempts, "priority": priority, "job_id": service.new_id(queue)}
+    given: dict[str, Any] = {field: value for field, value in options.items() if value is not None}
+    return await queue.add(found.name, found.data, **given)
 
 
 @delete(

@@ -20,6 +20,7 @@ from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import ValidationError
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_id, check_job_name
+from oxcart.model.partitions import split_partition
 from oxcart.observe.lengths import QueueLengths
 from oxcart.observe.metrics import Metrics
 from oxcart.queue import Queue
@@ -107,6 +108,15 @@ class Service:
             self._refuse_role(name)
             raise not_found(f"queue {name}")
         return found
+
+    def served(self, name: str) -> str:
+        """Returns the name by which the API serves the queue of a job: that without lane and partition."""
+        everywhere = self._all.queues
+        if name in everywhere:
+            return name
+        base = name.partition("@")[0]
+        part = split_partition(base)
+        return part[0] if part is not None and part[0] in everywhere else base
 
     def queue_of_type(self, job_type: str, named: str | None) -> Queue:
         """Returns the queue that a new job goes to.

@@ -18,6 +18,7 @@ from oxcart.model.errors import OxcartError, Unacknowledged, ValidationError
 from oxcart.model.job import Job
 from oxcart.model.names import check_job_name
 from oxcart.model.options import JobOptions
+from oxcart.model.partitions import routing_key
 from oxcart.model.state import State
 from oxcart.queue import Queue
 
@@ -35,6 +36,7 @@ class Order(msgspec.Struct, kw_only=True):
         data: Its payload.
         options: Its options, as `Queue.add` takes them.
         prepared: The same, read and over those of its handler.
+        is_named: Whether the caller chose its id.
         after: The jobs that must have completed before it runs.
         after_any: The jobs of which one must have ended before it runs.
     """
@@ -44,6 +46,7 @@ class Order(msgspec.Struct, kw_only=True):
     data: Any
     options: dict[str, Any]
     prepared: JobOptions
+    is_named: bool
     after: list[JobHandle[Any]]
     after_any: list[JobHandle[Any]]
 
@@ -86,6 +89,7 @@ async def read(service: Service, body: values.Submit) -> Order:
         "idempotency_key": body.idempotency_key,
         "limit_key": body.limit_key,
         "lifo": body.lifo or None,
+        "partition_key": body.partition_key,
         "priority": body.priority,
         "tags": body.tags or None,
         "target": body.target,
@@ -109,6 +113,7 @@ async def read(service: Service, body: values.Submit) -> Order:
         data=body.payload,
         options=options,
         prepared=prepared,
+        is_named=body.id is not None,
         after=after,
         after_any=after_any,
     )
@@ -234,7 +239,12 @@ async def _add_whole(orders: list[Order]) -> list[JobHandle[Any]]:
     queue, target = orders[0].queue, orders[0].options.get("target")
     core = queue._core
     where = core if target is None else core.lane(target)
+    if core.broker.partitions is not None:
+        await core.broker.partitions.ready()
+        orders = _together(orders)
     jobs = [core.broker.encode(order.name, order.data, order.prepared) for order in orders]
+    if core.broker.partitions is not None and len({job.partition for job in jobs}) > 1:
+        raise ValidationError("partition_key", "one for all jobs of an atomic batch", "several partitions")
     watched = [job[0] for job, one in zip(jobs, orders, strict=True) if one.prepared.callback_url is not None]
     if watched:
         await core.expect_webhooks(watched)
@@ -247,6 +257,21 @@ async def _add_whole(orders: list[Order]) -> list[JobHandle[Any]]:
             raise one.of_jobs(job[0] for job in jobs) if isinstance(one, Unacknowledged) else one
         handles.append(JobHandle(queue, one.id, order.name, one.created, one.duplicate))
     return handles
+
+
+def _together(orders: list[Order]) -> list[Order]:
+    """Lets jobs that may go to any partition go to that of the others: a script writes to one alone."""
+    keys = [routing_key(order.prepared) for order in orders]
+    free = [
+        key == order.options["job_id"] and not order.is_named for key, order in zip(keys, orders, strict=True)
+    ]
+    shared = next((key for key, is_free in zip(keys, free, strict=True) if not is_free), keys[0])
+    return [
+        msgspec.structs.replace(order, prepared=order.prepared.replace(partition_key=shared))
+        if is_free
+        else order
+        for order, is_free in zip(orders, free, strict=True)
+    ]
 
 
 async def _add_by_queue(orders: list[Order]) -> list[JobHandle[Any]]:

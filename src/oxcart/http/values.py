@@ -73,6 +73,9 @@ class Submit(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     ] = None
     limit_key: Annotated[str | None, Meta(description="Key whose limits apply, such as a tenant.")] = None
     group: Annotated[str | None, Meta(description="Fair group, such as a tenant; groups take turns.")] = None
+    partition_key: Annotated[
+        str | None, Meta(description="Jobs of one key share a partition of a partitioned queue.")
+    ] = None
     lifo: Annotated[bool, Meta(description="Whether it goes before the jobs that wait.")] = False
 
 
@@ -183,11 +186,12 @@ class Waited(msgspec.Struct, kw_only=True):
     timed_out: bool
 
 
-def job_body(job: Job, *, payload: bool = False) -> JobBody:
+def job_body(job: Job, queue: str, *, payload: bool = False) -> JobBody:
     """Returns a job as the API shows it.
 
     Args:
         job: The job.
+        queue: The queue as the API serves it; the job itself may be in one of its lanes or partitions.
         payload: Whether to show its payload.
     """
     state = job.state or State.PENDING
@@ -195,7 +199,7 @@ def job_body(job: Job, *, payload: bool = False) -> JobBody:
     return JobBody(
         id=job.id,
         type=job.name,
-        queue=job.queue.partition("@")[0] if job.lane else job.queue,
+        queue=queue,
         state=state.value,
         priority=job.priority,
         attempt=job.attempts_used + (state is State.RUNNING),

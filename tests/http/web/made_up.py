@@ -16,9 +16,25 @@ from typing import Any
 
 from oxcart import Abilities, Flow, Queue, RunningJob, Target, Worker
 from oxcart.errors import PermanentError
+from oxcart.spark.views.objectives import FILE
 from tests.history.lakes import make_lake
 
 _HOUR = 3_600_000
+#: What the shop promises.
+OBJECTIVES = """
+[objectives.mail-sent]
+queue = "emails"
+success = 0.999
+
+[objectives.payments-done]
+queue = "payments"
+success = 0.99
+
+[objectives.index-fresh]
+queue = "search-index"
+wait = "5s"
+share = 0.99
+"""
 _PEOPLE = ("ada", "grace", "linus", "margaret", "dennis", "barbara", "ken", "frances")
 
 
@@ -32,10 +48,12 @@ class Shop:
         self.reports = Queue("reports", url=url)
         self.search = Queue("search-index", url=url)
         self.partners = Queue("partner-webhooks", url=url)
+        self.imports = Queue("imports", url=url)
+        self.clicks = Queue("clicks", url=url, partitions=4)
         self.thumbnails = Queue("thumbnails", url=url, protocol="bridge", namespace="media")
         self.queues = [
             *(self.emails, self.payments, self.video, self.reports, self.search, self.partners),
-            self.thumbnails,
+            *(self.imports, self.clicks, self.thumbnails),
         ]
         #: Jobs by what they show.
         self.shown: dict[str, tuple[str, str]] = {}
@@ -105,6 +123,14 @@ class Shop:
         @self.search.job(attempts=2)
         async def index(document: int) -> None:
             await asyncio.sleep(rng.uniform(0.001, 0.02))
+
+        @self.imports.job(attempts=2)
+        async def rows(file: str) -> None:
+            await asyncio.sleep(rng.uniform(0.5, 1.5))
+
+        @self.clicks.job(attempts=2)
+        async def count(page: str) -> None:
+            await asyncio.sleep(rng.uniform(0.005, 0.03))
 
     async def fill(self) -> None:
         """Adds the jobs that pictures show."""
@@ -176,6 +202,18 @@ class Shop:
         await self.payments.limits.set_type_limit("refund", concurrent=2)
         await self.emails.limits.set_key_limit(concurrent=3, per_minute=120)
         await self.thumbnails.add("thumbnails", {"picture": "hat.png"})
+        await self.imports.groups.set_all(concurrent=3)
+        await self.imports.groups.set("globex", weight=3)
+        await self.imports.groups.set("initech", per_minute=60)
+        await self.imports.groups.pause("umbrella")
+        for group, files in (
+            ("acme", 1840),
+            ("globex", 310),
+            ("umbrella", 95),
+            ("initech", 60),
+            ("hooli", 12),
+        ):
+            await self.imports.add_many([("rows", {"file": f"{group}.csv"}, {"group": group})] * files)
 
     async def traffic(self) -> None:
         """Adds jobs all the time."""
@@ -186,6 +224,8 @@ class Shop:
             rows: list[Any] = [("welcome", {"to": f"{person}@example.com"})] * self._rng.randrange(2, 12)
             await self.emails.add_many(rows)
             await self.search.add_many([("index", {"document": order})] * self._rng.randrange(1, 30))
+            for place in ("/", "/hats", "/coats", "/sale")[: self._rng.randrange(5)]:
+                await self.clicks.add("count", {"page": place}, partition_key=place)
             await self.payments.add("charge", {"order": order, "cents": 990}, correlation_id=f"order-{order}")
             await asyncio.sleep(0.15 + 0.2 * abs(order % 60 - 30) / 30 + self._rng.uniform(0, 0.15))
 
@@ -203,7 +243,10 @@ def make_history(folder: Path) -> Path:
     rng, now = random.Random(3), int(time.time() * 1000)
     first = now - now % _HOUR - 23 * _HOUR
     day = datetime.fromtimestamp(now / 1000, UTC).date()
-    figures, attempts = [], []
+    figures: list[dict[str, Any]] = []
+    attempts: list[dict[str, Any]] = []
+    timings: list[dict[str, Any]] = []
+    spending: list[dict[str, Any]] = []
     for queue, busy in (("emails", 900), ("payments", 300), ("search-index", 2000)):
         for hour in range(24):
             at = first + hour * _HOUR
@@ -221,7 +264,52 @@ def make_history(folder: Path) -> Path:
                 {"outcome": "failed", "reason": f"order {number} has no payment"} if number % 9 == 0 else {}
             )
             attempts.append({"outcome": "completed", **ran})
-    return make_lake(folder, queue_metrics=figures, attempts=attempts).root
+        timings += _timings(rng, queue, busy, first)
+        for tenant, share in (("acme", 5), ("globex", 2), (None, 1)):
+            worked = busy * share * 24_000
+            spending.append(
+                {"day": day, "queue": queue, "name": "charge", "tenant": tenant, "attempts": busy * share}
+                | {"run_total": worked, "wasted_total": worked // 40, "last_ms": now}
+            )
+    # An hour of a month ago and of each week since, so that the latest one is an anomaly.
+    odd = first + 20 * _HOUR
+    for week in range(1, 7):
+        at = odd - week * 168 * _HOUR
+        before = {"day": datetime.fromtimestamp(at / 1000, UTC).date(), "queue": "payments", "window": "hour"}
+        figures.append(
+            {**before, "name": "*", "start_ms": at, "arrivals": 20 + week, "completed": 20, "failed": 0}
+        )
+    minute = {
+        "day": day,
+        "queue": "payments",
+        "window": "minute",
+        "name": "*",
+        "start_ms": now - now % 60_000,
+    }
+    figures.append({**minute, "arrivals": 0, "completed": 0, "failed": 0})
+    lake = make_lake(folder, queue_metrics=figures, attempts=attempts, timings=timings, spending=spending)
+    (lake.root / FILE).write_text(OBJECTIVES, encoding="utf-8")
+    return lake.root
+
+
+def _timings(rng: random.Random, queue: str, busy: int, first: int) -> list[dict[str, Any]]:
+    """Returns the sums of a queue's attempts by hour, with a new version since noon."""
+    rows = []
+    for hour in range(24):
+        at = first + hour * _HOUR
+        failed = round(busy * (0.02 if queue == "payments" else 0.0002) * rng.uniform(0, 2))
+        facts: dict[str, Any] = {"queue": queue, "name": "charge", "version": "7f3a" if hour < 12 else "9c41"}
+        facts |= {
+            "day": datetime.fromtimestamp(at / 1000, UTC).date(),
+            "start_ms": at,
+            "last_ms": at + 59_000,
+        }
+        facts |= {"attempts": busy, "completed": busy - failed, "failed": failed, "unrun": 0, "cancelled": 0}
+        facts |= {"retries": 0, "stalls": 0, "run_total": busy * 240}
+        slow = 150 if hour < 12 else 420
+        waits = [{"ms": 4, "times": busy - 12}, {"ms": 900, "times": 9}, {"ms": 6000, "times": 3}]
+        rows.append({**facts, "waits": waits, "runs": [{"ms": slow, "times": busy}]})
+    return rows
 
 
 @contextlib.asynccontextmanager
@@ -237,6 +325,7 @@ async def open_shop(url: str) -> AsyncIterator[Shop]:
             ("web-2", [shop.emails, shop.search], 8, None),
             ("render-gpu-1", [shop.video], 2, Abilities(capabilities=["gpu", "cuda"], region="us-east")),
             ("reports-1", [shop.reports], 4, None),
+            ("data-1", [shop.imports, shop.clicks], 6, None),
         ):
             worker = Worker(*queues, name=name, concurrency=slots, abilities=abilities, shutdown_timeout=0.1)
             await stack.enter_async_context(worker.running())

@@ -36,6 +36,8 @@ def pages_of(shop: Shop) -> dict[str, str]:
     return {
         "overview": "/",
         "queue": "/queue?name=payments",
+        "queue-groups": "/queue?name=imports",
+        "queue-partitions": "/queue?name=clicks",
         "jobs": "/jobs?state=failed&queue=payments",
         "job": job("dead"),
         "job-running": job("running"),
@@ -46,6 +48,7 @@ def pages_of(shop: Shop) -> dict[str, str]:
         "workers": "/workers",
         "limits": "/limits",
         "history": "/history",
+        "history-service": "/history?view=service",
         "audit": "/audit",
         "sign-in": "/sign-in",
     }

@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator
 import httpx
 import redis
 
-from oxcart import Queue, Worker
+from oxcart import Abilities, Queue, Target, Worker
 from oxcart.http.application import Application, app
 from oxcart.http.server import Server
 from oxcart.http.web import pulse
+from oxcart.http.web.pulse import Track
 from tests.conftest import MakeQueue
 from tests.signals import eventually
 
@@ -37,7 +38,7 @@ async def spent(store: redis.Redis, client: httpx.AsyncClient, path: str) -> int
     return commands(store) - before - 1  # the count itself
 
 
-async def test_overview_of_200_queues_costs_14_commands_each_in_two_pipelines(
+async def test_overview_of_200_queues_costs_15_commands_each_in_two_pipelines(
     store: redis.Redis, make_queue: MakeQueue
 ) -> None:
     others = {client["id"] for client in store.client_list()}  # of tests before this one on the same server
@@ -49,8 +50,8 @@ async def test_overview_of_200_queues_costs_14_commands_each_in_two_pipelines(
         page = await client.get("/")
         first = commands(store) - before
         assert page.text.count("data-row") == 200
-        # 14 commands per queue, the workers of each, a clock per pipeline, and reads of waiting jobs.
-        assert first <= 200 * 15 + 20
+        # 15 commands per queue, the workers of each, a clock per pipeline, and reads of waiting jobs.
+        assert first <= 200 * 16 + 20
         assert made.litestar.state.dashboard.pulse.samples == 1
         # No queue opened a connection of its own: all share that of the first.
         assert len({client["id"] for client in store.client_list()} - others) <= 5
@@ -163,3 +164,44 @@ async def test_a_fast_stream_is_extrapolated(queue: Queue) -> None:
     assert track.sample.cut
     assert added >= 100  # what one sample reads, and more for what it left out
     assert track.ready == 2000
+
+
+async def test_rates_include_jobs_with_a_target(queue: Queue) -> None:
+    made = pulse.Pulse([queue])
+
+    @queue.job
+    async def render() -> None:
+        pass
+
+    async def run(count: int) -> Track:
+        target = Target(capabilities=["gpu"])
+        for job in await queue.add_many([("render", None, {"target": target})] * count):
+            await job.result(60)
+        await asyncio.sleep(0.002)  # the events of this millisecond belong to the next sample
+        made._sampled -= pulse.FRESH
+        return (await made.fresh())["q"]
+
+    async with Worker(queue, concurrency=10, abilities=Abilities(capabilities=["gpu"])).running():
+        for total in (20, 50):  # the second sample counts nothing again
+            track = await run(30 if total == 50 else 20)
+            assert sum(one.completed for one in track._bins) == total
+    assert track.median("waits") is not None
+
+
+async def test_rates_of_a_partitioned_queue_are_those_of_all_partitions(make_queue: MakeQueue) -> None:
+    queue = make_queue("events", partitions=4)
+    made = pulse.Pulse([queue])
+
+    @queue.job
+    async def work() -> None:
+        pass
+
+    async with Worker(queue, concurrency=10).running():
+        for total in (20, 40):
+            for number in range(20):  # a sample reads 75 events of each partition
+                await (await queue.add("work", partition_key=f"k{number}")).result(60)
+            await asyncio.sleep(0.002)  # the events of this millisecond belong to the next sample
+            made._sampled -= pulse.FRESH
+            track = (await made.fresh())["events"]
+            assert sum(one.completed for one in track._bins) == total
+    assert (track.ready, track.count("completed"), len(track.sample.partitions)) == (0, 40, 4)

@@ -17,8 +17,9 @@ from oxcart.http.web.page import link
 from oxcart.http.web.schedules import missed
 from oxcart.model.schedule import Schedule, Scheduler
 from tests.conftest import MakeQueue
-from tests.history.lakes import make_lake
+from tests.history.lakes import MIDNIGHT, make_lake
 from tests.http.conftest import Serve
+from tests.http.web.made_up import make_history
 from tests.signals import eventually
 
 #: What a field of a job may carry to break out of a page, a header or a line.
@@ -171,13 +172,15 @@ async def test_dead_letters_are_replayed_and_removed_after_a_dry_run(queue: Queu
 
 
 async def test_schedules_show_their_next_ten_times_and_run_now(queue: Queue, serve: Serve) -> None:
-    await queue.schedules.upsert("digest", cron="0 7 * * *", name="send", data={"to": "all"})
+    await queue.schedules.upsert(
+        "digest", cron="0 7 * * *", name="send", data={"to": "all"}, attempts=7, priority=4
+    )
     client = await serve(queue)
     page = (await client.get("/schedules")).text
     assert page.count("T07:00:00.000Z") >= 10
     await client.post("/schedules/run?queue=q&schedule=digest", data={"back": "/schedules"})
-    (job,) = await queue.jobs.list("waiting")
-    assert (job.name, job.data) == ("send", {"to": "all"})
+    (job,) = await queue.jobs.list("prioritized")
+    assert (job.name, job.data, job.options.attempts, job.priority) == ("send", {"to": "all"}, 7, 4)
     await client.post("/schedules/remove?queue=q&schedule=digest", data={"back": "/schedules"})
     assert await queue.schedules.count() == 0
 
@@ -185,6 +188,56 @@ async def test_schedules_show_their_next_ten_times_and_run_now(queue: Queue, ser
 def test_missed_runs_are_counted() -> None:
     one = Scheduler(id="s", name="s", schedule=Schedule(every=60_000), next_ms=0)
     assert (missed(one, 0), missed(one, 60_000), missed(one, 200_000)) == (0, 1, 3)
+
+
+async def test_groups_are_shown_paused_and_resumed(queue: Queue, serve: Serve) -> None:
+    await queue.add_many([("send", {}, {"group": "big"})] * 60 + [("send", {}, {"group": "<b>&"})] * 30)
+    await queue.groups.set_all(concurrent=5)
+    await queue.groups.set("big", per_minute=40, weight=2.5)
+    client = await serve(queue)
+    waiting = (await queue.groups.summary()).waiting
+    page = (await client.get("/queue?name=q")).text
+    assert f"In groups<strong>{waiting}</strong>" in page
+    assert f"{waiting} jobs of 2 groups wait for their turn" in page
+    assert re.search(r"big</span></th>.*>5</td>.*>40</td>.*>2.5</td>", page)
+    assert "<b>" not in page
+    # They are ready and not delayed, whatever the wire has.
+    overview = (await client.get("/")).text
+    assert re.search(r'data-label="Ready" class="n"><a href="/queue\?name=q">90</a>', overview)
+    assert re.search(r"Delayed<strong>0</strong>", page)
+    form = {"back": "/queue?name=q"}
+    answer = await client.post("/groups/pause?name=q&group=big", data=form)
+    assert answer.headers["location"] == "/queue?name=q&did=group-paused&n=1"
+    assert (await queue.groups.settings("big")).paused
+    assert "/groups/resume?name=q&amp;group=big" in (await client.get("/queue?name=q")).text
+    await client.post("/groups/resume?name=q&group=big", data=form)
+    assert not (await queue.groups.settings("big")).paused
+    limits = (await client.get("/limits")).text
+    assert re.search(r"each <a .*group</a></td><td[^>]*>5</td>", limits)
+
+
+async def test_a_partitioned_queue_is_one_with_its_partitions(make_queue: MakeQueue, serve: Serve) -> None:
+    events = make_queue("events", partitions=4)
+
+    @events.job
+    async def work() -> None:
+        pass
+
+    client = await serve(events)
+    async with Worker(events).running():
+        for job in await events.add_many([("work", None)] * 40):
+            await job.result(30)
+    await events.pause()
+    keyed = await events.add("work", partition_key="tenant-42")
+    overview = (await client.get("/")).text
+    assert overview.count("data-row") == 1
+    assert "4 partitions" in overview
+    page = (await client.get("/queue?name=events")).text
+    rows = re.findall(r"events#(\d)</th><td[^>]*>(\d+)</td>", page)
+    assert sorted(rows) == [(str(n), "1" if n == 0 else "0") for n in range(4)]
+    jobs = (await client.get("/jobs?state=ready&queue=events")).text
+    assert f"/job?queue=events&amp;id={keyed.id}" in jobs
+    assert (await client.get(f"/job?queue=events&id={keyed.id}")).status_code == 200
 
 
 async def test_limits_are_shown_and_set(queue: Queue, serve: Serve) -> None:
@@ -238,6 +291,34 @@ async def test_history_draws_the_figures_of_the_lake(queue: Queue, serve: Serve,
     page = answer.text
     assert page.count("class='chart'") >= 1
     assert "data-v='40,38,2'" in page
+
+
+async def test_history_shows_how_the_service_stands(
+    make_queue: MakeQueue, serve: Serve, tmp_path: Path
+) -> None:
+    lake = make_history(tmp_path)
+    queues = [make_queue(name) for name in ("emails", "payments", "search-index")]
+    tokens = {"the-key-of-everybody": "observer", "the-key-of-the-mail": "observer@emails"}
+    client = await serve(*queues, lake=lake, tokens=tokens)
+    path = "/history?view=service&since=7d"
+    whole = (await client.get(path, headers={"X-API-Key": "the-key-of-everybody"})).text
+    assert re.findall(r"<h3>([\w-]+)", whole) == ["payments-done", "index-fresh", "mail-sent"]
+    assert whole.count("budget spent") == 1
+    for words in ("Anomalies", "rate", "Slots needed", "acme", "9c41", "slower"):
+        assert words in whole, words
+    # Of other queues a caller sees nothing.
+    mail = (await client.get(path, headers={"X-API-Key": "the-key-of-the-mail"})).text
+    assert re.findall(r"<h3>([\w-]+)", mail) == ["mail-sent"]
+    assert "payments" not in mail
+    one = (await client.get(f"{path}&queue=payments", headers={"X-API-Key": "the-key-of-everybody"})).text
+    assert re.findall(r"<h3>([\w-]+)", one) == ["payments-done"]
+
+
+async def test_a_lake_without_objectives_says_so(queue: Queue, serve: Serve, tmp_path: Path) -> None:
+    make_lake(tmp_path, queue_metrics=[{"window": "hour", "name": "*", "start_ms": MIDNIGHT, "arrivals": 1}])
+    answer = await (await serve(queue, lake=tmp_path)).get("/history?view=service")
+    assert answer.status_code == 200
+    assert "No objective is declared" in answer.text
 
 
 async def test_what_a_search_looks_for_is_escaped(queue: Queue, serve: Serve) -> None:

@@ -7,6 +7,7 @@ from oxcart.http.web import (
     failures,
     files,
     flow,
+    groups,
     history,
     job,
     jobs,
@@ -19,7 +20,7 @@ from oxcart.http.web import (
 
 _PARTS = (
     *(overview, queue, jobs, job, flow, failures, dead, schedules, workers, limits, history, audit),
-    *(actions, files),
+    *(groups, actions, files),
 )
 
 #: The routes of all pages.

@@ -51,7 +51,7 @@ class DeadPage(View):
         for name in names:
             letters = self.service.queue(name).dead_letters
             found = await letters.list(limit=ROWS if self._queue else EACH, name=self._type or None)
-            jobs += [job_body(job) for job in found]
+            jobs += [job_body(job, name) for job in found]
         jobs.sort(key=lambda job: job.updated_at, reverse=True)
         return {
             "jobs": jobs[:ROWS],

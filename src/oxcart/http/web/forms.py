@@ -14,6 +14,8 @@ from oxcart.http.web.page import AnyRequest
 DONE = {
     "paused": "The queue is paused. Running jobs continue.",
     "resumed": "The queue runs again.",
+    "group-paused": "The group is paused. Its running jobs continue.",
+    "group-resumed": "The group takes turns again.",
     "retried": "{n} {jobs} will run again.",
     "cancelled": "{n} {jobs} cancelled.",
     "asked": "The worker was asked to stop the job.",

@@ -166,7 +166,7 @@ async def _relations(service: Service, queue: Queue, job: Job) -> dict[str, Any]
         try:
             view = await queue.flows.get(job.id, depth=2, limit=CHILDREN)
             below = view.children if view else []
-            children = [child for child in below if child.job.queue in service.queues]
+            children = [child for child in below if service.served(child.job.queue) in service.queues]
             more = (view.more if view else 0) + len(below) - len(children)
             dependents = [place_of(service, key) for key in await queue.flows.dependents(job.id)]
         except OxcartError:

@@ -161,7 +161,7 @@ class JobsPage(View):
             length = sum(track.count(place) for place in WIRE[word])
             if skip < length and len(jobs) < ROWS:
                 found = await queue.jobs.list(word, first=skip, limit=ROWS - len(jobs))
-                jobs += [job_body(job) for job in found]
+                jobs += [job_body(job, queue.name) for job in found]
             skip = max(0, skip - length)
         more = first + ROWS < count
         return {

@@ -35,6 +35,7 @@ class LimitsPage(View):
             of = queue.limits
             types = await of.type_limits()
             key = await of.key_limit()
+            group = await queue.groups.settings() if queue.capabilities.can("groups") else None
             rows.append(
                 {
                     "queue": name,
@@ -44,10 +45,16 @@ class LimitsPage(View):
                     "types": [(kind, limit, await of.type_usage(kind)) for kind, limit in types.items()],
                     "key": key,
                     "key_usage": await of.key_usage() if key is not None else None,
+                    "group": group if group and (group.concurrent or group.per_minute) else None,
+                    "grouped": tracks[name].sample.grouped,
                     "running": tracks[name].count("active"),
                 }
             )
-        rows.sort(key=lambda row: not (row["concurrency"] or row["rate"] or row["types"] or row["key"]))
+        rows.sort(
+            key=lambda row: (
+                not (row["concurrency"] or row["rate"] or row["types"] or row["key"] or row["group"])
+            )
+        )
         left_out = max(0, len(self.service.queues) - MOST_QUEUES)
         return {"rows": rows, "unlimited": unlimited, "left_out": left_out}
 

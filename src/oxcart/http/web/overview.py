@@ -33,6 +33,8 @@ def row_of(track: Track) -> dict[str, Any]:
         "protocol": track.protocol,
         "paused": track.sample.paused,
         "ready": track.ready,
+        "grouped": track.sample.grouped,
+        "partitions": len(track.sample.partitions),
         "running": track.count("active"),
         "delayed": track.count("delayed"),
         "pending": track.count("waiting-children"),
@@ -53,7 +55,8 @@ def row_of(track: Track) -> dict[str, Any]:
 
 def shares_of(track: Track) -> list[tuple[str, float]]:
     """Returns the jobs of a queue by state, for a meter."""
-    return [(kind, float(sum(track.count(place) for place in places))) for kind, places in _SHARES]
+    counts = {kind: sum(track.count(place) for place in places) for kind, places in _SHARES}
+    return [(kind, float(track.ready if kind == "s-scheduled" else count)) for kind, count in counts.items()]
 
 
 def totals_of(tracks: Sequence[Track]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from oxcart.broker.sampling import Crew, Sample, crews, sample
+from oxcart.broker.port.streams import Entry
+from oxcart.broker.sampling import Crew, Sample, crews, event_ms, sample
 from oxcart.model.errors import OxcartError
 from oxcart.model.job import Job
 from oxcart.queue import Queue
@@ -70,6 +71,7 @@ class Track:
         self.crew = Crew()
         self.shown = BINS
         self._position = ""
+        self._lanes_since = 0
         self._bins: deque[Bin] = deque(maxlen=BINS)
         self._waiting: OrderedDict[str, int] = OrderedDict()
         self._active: OrderedDict[str, int] = OrderedDict()
@@ -82,31 +84,50 @@ class Track:
     def forget(self) -> None:
         """Begins anew, after a pause that is longer than the bins."""
         self._position = ""
+        self._lanes_since = 0
         self._bins.clear()
         self._waiting.clear()
         self._active.clear()
+
+    @property
+    def lanes_since(self) -> int:
+        """From which time on the events of lanes are not counted yet, in ms."""
+        return self._lanes_since
 
     def take(self, found: Sample) -> None:
         """Adds a sample."""
         is_first, self.sample = not self._position, found
         events = found.events
-        first_ms = _ms(events[0][0]) if events else found.at_ms
-        factor, begin = 1.0, first_ms
-        if not is_first and found.cut and events:
-            begin = min(_ms(self._position), first_ms)
-            factor = max(1.0, (found.at_ms - begin) / max(1, _ms(events[-1][0]) - begin))
-        for entry_id, fields in events:
-            at = _ms(entry_id)
-            self._count(round(begin + (at - begin) * factor), at, fields, factor)
+        since = event_ms(self._position) if self._position else 0
+        self._take(events, found.cut and not is_first, since)
         if is_first:
             self._backfill(events)
+        self._take(found.lane_events, found.lanes_cut, self._lanes_since)
+        # The lanes are read behind the sample's own time, and to the end of the millisecond before.
+        seen = event_ms(found.lane_events[-1][0]) + 1 if found.lane_events and not found.lanes_cut else 0
+        self._lanes_since = max(found.at_ms, seen)
         self._bin(found.at_ms).backlog = self.ready
-        if found.cut and not is_first:
+        if found.position:
+            self._position = found.position
+        elif found.cut and not is_first:
             self._position = f"{found.at_ms}-0"
         elif events:
             self._position = events[-1][0]
         elif is_first:
             self._position = "0-1"
+
+    def _take(self, events: Sequence[Entry], cut: bool, since: int) -> None:
+        """Counts events; if there are more than were read, they stand for the whole time since then."""
+        if not events:
+            return
+        first, last, now = event_ms(events[0][0]), event_ms(events[-1][0]), self.sample.at_ms
+        factor, begin = 1.0, first
+        if cut:
+            begin = min(since, first)
+            factor = max(1.0, (now - begin) / max(1, last - begin))
+        for entry_id, fields in events:
+            at = event_ms(entry_id)
+            self._count(round(begin + (at - begin) * factor), at, fields, factor)
 
     def _count(self, place: int, at: int, fields: dict[bytes, bytes], weight: float) -> None:
         name, job = fields.get(b"event", b""), fields.get(b"jobId", b"").decode("utf-8", "replace")
@@ -133,7 +154,7 @@ class Track:
         """Computes the backlogs before the first sample, backwards from the events."""
         length = self.ready
         for entry_id, fields in reversed(events):
-            slot = self._bin(_ms(entry_id))
+            slot = self._bin(event_ms(entry_id))
             if slot.backlog is None:
                 slot.backlog = max(0, length)
             name = fields.get(b"event", b"")
@@ -162,11 +183,13 @@ class Track:
     def ready(self) -> int:
         """Jobs that a worker could take now."""
         counts = self.sample.counts
-        return counts.get("wait", 0) + counts.get("paused", 0) + counts.get("prioritized", 0)
+        own = counts.get("wait", 0) + counts.get("paused", 0) + counts.get("prioritized", 0)
+        return own + self.sample.grouped
 
     def count(self, state: str) -> int:
-        """Returns how many jobs a list of the wire has."""
-        return self.sample.counts.get(state, 0)
+        """Returns how many jobs a list of the wire has; jobs that wait for their group's turn are ready."""
+        counted = self.sample.counts.get(state, 0)
+        return max(0, counted - self.sample.grouped) if state == "delayed" else counted
 
     @property
     def oldest_s(self) -> float | None:
@@ -273,7 +296,10 @@ class Pulse:
         is_first = not any(track.position for track in tracks)
         most = max(20, min(1000, FIRST_EVENTS // len(tracks))) if is_first else MOST_EVENTS
         brokers = [queue._core.broker for queue in self._queues]
-        found = await sample(brokers, [track.position for track in tracks], most)
+        # Lanes have no newest events over all of them, so the past is read from its beginning on.
+        past = round(time.time() * 1000) - BINS * BIN
+        lanes = [track.lanes_since or past for track in tracks]
+        found = await sample(brokers, [track.position for track in tracks], most, lanes)
         for track, one in zip(tracks, found, strict=True):
             track.take(one)
         shown = min(BINS, max(SHORTEST, *(track.past for track in tracks)))
@@ -308,7 +334,3 @@ def _add_failing(rows: dict[tuple[str, str], FailingType], queue: str, job: Job)
         )
     else:
         row.count += 1
-
-
-def _ms(entry_id: str) -> int:
-    return int(entry_id.partition("-")[0])

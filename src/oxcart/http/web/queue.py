@@ -8,11 +8,14 @@ from markupsafe import Markup
 
 from oxcart.drawing.sparks import meter, spark
 from oxcart.http.web.dashboard import View, page
+from oxcart.http.web.groups import groups_of
 from oxcart.http.web.overview import row_of, shares_of
 from oxcart.model.search import changed_ms
 
 #: Jobs that the page lists as the latest.
 LATEST = 12
+#: Partitions that the page lists.
+PARTITIONS = 64
 
 
 class QueuePage(View):
@@ -72,6 +75,11 @@ class QueuePage(View):
                     counts["delayed"],
                 )
                 for lane, counts in sorted(lanes.items())
+            ],
+            "groups": await groups_of(queue, track.sample.grouped),
+            "partitions": [
+                (number, counts["wait"] + counts["paused"] + counts["prioritized"], counts)
+                for number, counts in enumerate(track.sample.partitions[:PARTITIONS])
             ],
             "crew": track.crew,
             "latest": latest[:LATEST],

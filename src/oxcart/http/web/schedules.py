@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from oxcart.http.errors import not_found
+from oxcart.http.schedules import run_now
 from oxcart.http.service import Service
 from oxcart.http.web.actions import Fields, action
 from oxcart.http.web.dashboard import View, page
@@ -92,12 +93,11 @@ async def _remove(service: Service, fields: Fields) -> tuple[str, int]:
 
 
 async def _run(service: Service, fields: Fields) -> tuple[str, int]:
-    """Adds a job as the schedule's next run, now; the schedule itself stays as it is."""
     queue = service.queue(fields.get("queue", ""))
     found = await queue.schedules.get(fields.get("schedule", ""))
     if found is None:
         raise not_found(f"schedule {fields.get('schedule', '')}")
-    await queue.add(found.name, found.data)
+    await run_now(service, queue, found)
     return "ran", 1
 
 
