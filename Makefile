@@ -289,6 +289,22 @@ limits-chaos: install  ## limits per type and 10 000 keys, 20 000 jobs, workers 
 conformance-mutants: install  ## break the code for every row of docs/conformance.md: its tests must fail; MUTANTS=pattern
 	$(BIN)/python -m tests.mutants $(if $(MUTANTS),--only "$(MUTANTS)")
 
+MUTATION_TOOLS := build/mutation-tools
+.PHONY: mutants mutants-lock
+$(MUTATION_TOOLS)/.installed: tests/mutants/generated/requirements.lock
+	$(PYTHON) -m venv $(MUTATION_TOOLS)
+	$(MUTATION_TOOLS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r tests/mutants/generated/requirements.lock
+	touch $@
+
+mutants: install $(MUTATION_TOOLS)/.installed  ## generated mutants of a file must fail its tests: ROOM="model/backoff engine/verdict" MINUTES=10
+	$(BIN)/python -m tests.mutants.generated $(ROOM) $(if $(filter file,$(origin MINUTES)),,--minutes $(MINUTES))
+
+mutants-lock:  ## pin the tool that makes mutants anew
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet --disable-pip-version-check uv==0.13.8
+	build/lock/bin/uv pip compile tests/mutants/generated/requirements.in --universal --python-version 3.11 --generate-hashes \
+	  --no-annotate --custom-compile-command "make mutants-lock" --quiet --output-file tests/mutants/generated/requirements.lock > /dev/null
+
 .PHONY: checker checker-mutants
 MINUTES ?= 2
 checker: install  ## producers, workers and Node while everything breaks: no promise may; MINUTES=60, CHECKER="--seed 7"

@@ -129,6 +129,12 @@ class Bench:
         verdict, reason = _judge(run, self._limit)
         return Result(mutant, verdict, reason, time.monotonic() - start)
 
+    def survives(self, package: str, file: str, changed: str, node_ids: Sequence[str]) -> tuple[Verdict, str]:
+        """Runs tests against a copy in which a file has another text; returns the verdict and its reason."""
+        with self._copy() as copy:
+            (copy / package / file).write_text(changed, "utf-8")
+            return _judge(self._pytest(copy, node_ids, stop=True), self._limit)
+
     @contextlib.contextmanager
     def _copy(self) -> Iterator[Path]:
         """A copy of the source that lasts as long as the block.
