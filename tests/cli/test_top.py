@@ -15,7 +15,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 from textual.widgets import RichLog, Static
 
-from oxcart import Queue, Worker
+from oxcart import Queue, RunningJob, Worker
 from oxcart.cli.screens import Jobs, OneJob, Queues, Table, Top
 from oxcart.cli.settings import Settings
 from tests.conftest import MakeQueue
@@ -77,6 +77,47 @@ async def test_queues_jobs_and_logs_by_keys(make_queue: MakeQueue, url: str) -> 
         await pilot.press("escape", "escape")
         await until(pilot, lambda: isinstance(app.screen, Queues), "back at the queues")
         await pilot.press("q")
+
+
+async def test_job_types_of_a_namespace_of_bridge(make_queue: MakeQueue, url: str) -> None:
+    resize = make_queue("resize", protocol="bridge", namespace="media")
+    encode = make_queue("encode", protocol="bridge", namespace="media")
+    failed = await resize.add("resize", {"picture": "hat.png"}, attempts=1)
+    resize.fallback(_fails)
+    async with Worker(resize).running():
+        async with asyncio.timeout(60):
+            while not (await resize.counts())["failed"]:
+                await asyncio.sleep(0.05)
+    await encode.add("encode", {})
+    app = Top(Settings(url=url, namespace="media"))
+    async with app.run_test(size=(140, 40)) as pilot:
+        await until(pilot, lambda: isinstance(app.screen, Queues) and len(cells(app)) == 2, "two types")
+        assert [(row[0], row[1], row[5]) for row in cells(app)] == [
+            ("encode", "1", "0"),
+            ("resize", "0", "1"),
+        ]
+        await pilot.press("p")
+        await until(pilot, lambda: cells(app)[0][-1] == "paused", "encode is paused")
+        assert await encode.is_paused()
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: isinstance(app.screen, Jobs) and len(cells(app)) == 1, "the jobs")
+        (row,) = cells(app)
+        assert (row[0], row[1]) == (failed.id, "resize")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, OneJob), "the job")
+
+        def facts() -> str:
+            return str(app.screen.query_one("#facts", Static).render())
+
+        await until(pilot, lambda: "no such picture" in facts(), "its failure")
+        await pilot.press("r")
+        await until(pilot, lambda: "scheduled" in facts(), "retry")
+        assert (await resize.counts())["waiting"] == 1
+        await pilot.press("q")
+
+
+async def _fails(job: RunningJob) -> None:
+    raise RuntimeError("no such picture")
 
 
 async def test_it_says_when_the_server_is_away(make_queue: MakeQueue) -> None:

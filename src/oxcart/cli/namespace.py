@@ -70,6 +70,15 @@ async def _look(using: Settings) -> tuple[NamespaceStats, list[WorkerRecord]]:
         await broker.close()
 
 
+async def names_of_types(using: Settings) -> list[str]:
+    """Returns the job types of a namespace that it has noted."""
+    broker = open_broker(using, "any")
+    try:
+        return sorted(await broker.census.types())
+    finally:
+        await broker.close()
+
+
 async def overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:
     """Returns the job types of a namespace, with the counts of their jobs in each state, of all clients."""
     from oxcart.jobs import LISTABLE

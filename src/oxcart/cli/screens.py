@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
@@ -12,13 +13,13 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Header, RichLog, Static
 
-from oxcart.broker.overview import overview
+from oxcart.broker.overview import QueueRow, overview
 from oxcart.cli import output
+from oxcart.cli.namespace import names_of_types
 from oxcart.model.errors import OxcartError
 from oxcart.observe.terminal import clean, clean_lines
 
 if TYPE_CHECKING:
-    from oxcart.broker.overview import QueueRow
     from oxcart.cli.settings import Settings
     from oxcart.model.job import Job
     from oxcart.queue import Queue
@@ -259,13 +260,14 @@ class OneJob(Looking):
 
     async def show(self) -> None:
         """Reads the job, and the lines of its log that are new."""
-        job = await self.queue.jobs.get(self.job_id)
+        queue = self.queue
+        job = await queue.jobs.get(self.job_id)
         facts = self.query_one("#facts", Static)
         if job is None:
             facts.update(Text(clean(f"job {self.job_id} was removed"), style="bold"))
             return
         facts.update(Text(clean_lines(_facts(job))))
-        lines = await self.queue.jobs.handle(self.job_id).logs()
+        lines = await queue.jobs.handle(self.job_id).logs() if queue.capabilities.can("logs") else []
         log = self.query_one("#log", RichLog)
         for line in lines[self._lines :]:
             log.write(Text(clean(line)))
@@ -299,17 +301,28 @@ class Top(App[None]):
         self._match = match
         self._ended: dict[str, tuple[float, int]] = {}
         self._rates: dict[str, float] = {}
+        self._types: dict[str, Queue] = {}
 
     def on_mount(self) -> None:
         """Opens the queues."""
+        if self.settings.namespace is not None:
+            self.sub_title = f"namespace {self.settings.namespace}"
         self.push_screen(Queues())
+
+    async def on_unmount(self) -> None:
+        """Closes the connections of a namespace."""
+        for queue in self._types.values():
+            await queue.close()
 
     async def read_queues(self) -> list[QueueRow]:
         """Reads all queues, sorted by name."""
         rows: list[QueueRow] = []
         using = self.settings
-        async for page in overview(using.server, using.prefix, using.reconnect, match=self._match):
-            rows += page
+        if using.namespace is not None:
+            rows = await self._read_types()
+        else:
+            async for page in overview(using.server, using.prefix, using.reconnect, match=self._match):
+                rows += page
         now = time.monotonic()
         for row in rows:
             ended = row.counts.get("completed", 0) + row.counts.get("failed", 0)
@@ -318,6 +331,19 @@ class Top(App[None]):
                 self._rates[row.queue] = max(0.0, (ended - before) / (now - at))
             self._ended[row.queue] = (now, ended)
         return sorted(rows, key=lambda row: row.queue)
+
+    async def _read_types(self) -> list[QueueRow]:
+        """Reads the job types of a namespace of Bridge."""
+        known = await names_of_types(self.settings)
+        names = [name for name in known if self._match is None or fnmatchcase(name, self._match)]
+        rows = []
+        for name in names:
+            if name not in self._types:
+                self._types[name] = self.settings.queue(name)
+            queue = self._types[name]
+            counts = await queue._core.broker.counts()
+            rows.append(QueueRow(name, dict(counts), await queue.is_paused(), None))
+        return rows
 
     def rate(self, row: QueueRow) -> str:
         """Returns how many jobs of a queue ended per second, between the last two looks."""

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from oxcart.cli import settings
-from oxcart.cli.exits import USAGE, CommandError
 
 
 def top(
@@ -19,10 +18,9 @@ def top(
     """Watch queues, jobs and logs in the terminal; Enter goes deeper, Escape back.
 
     p pauses or resumes a queue, s shows the next state, r retries and c cancels a job, q ends it.
+        With --namespace it shows the job types of a namespace of Bridge.
     """
     using = settings.of(ctx)
-    if using.namespace is not None:
-        raise CommandError("oxcart top shows queues of BullMQ's protocol, not a namespace of Bridge", USAGE)
     try:
         from oxcart.cli.screens import Top
     except ModuleNotFoundError as error:
