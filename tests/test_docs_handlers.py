@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import redis
+
+from oxcart.model.failure import DEFAULT_RULES
 
 PAGE = (Path(__file__).parent.parent / "docs" / "handlers.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -60,5 +63,30 @@ def test_batches(url: str, tmp_path: Path) -> None:
 
 
 def test_testing(url: str, tmp_path: Path) -> None:
-    assert run(PROGRAMS[3], url, tmp_path) == ["500 at a fake bank", "{'completed': 1}"]
-    assert len(PROGRAMS) == 4
+    assert run(PROGRAMS[4], url, tmp_path) == ["500 at a fake bank", "{'completed': 1}"]
+    assert len(PROGRAMS) == 5
+
+
+def test_a_rule_of_ones_own(url: str, tmp_path: Path) -> None:
+    asked = "Classifier.default().with_rule(half_answers).classify(json.JSONDecodeError('', '', 0))"
+    assert run(f"{PROGRAMS[3]}\nprint({asked})", url, tmp_path) == ["temporary"]
+
+
+def test_the_table_of_exceptions_is_the_default_table() -> None:
+    section = PAGE.partition("## Failing")[2].partition("## Testing")[0]
+    rows = [
+        line.strip("| ").split(" | ") for line in section.splitlines() if line.endswith((" yes |", " no |"))
+    ]
+    assert len(rows) == len(DEFAULT_RULES)
+    for rule, (errors, category, retried) in zip(DEFAULT_RULES, rows, strict=True):
+        assert (category, retried) == (rule.category.value, "yes" if rule.category.retryable else "no")
+        for kind in rule.types:
+            assert kind.__name__ in errors
+        for name in rule.names:
+            package, _, kind_name = name.partition(".")
+            assert kind_name in errors
+            assert package == "*" or package.partition("_")[0] in errors
+        for number in rule.errnos:
+            assert errno.errorcode[number] in errors
+        for low, high in rule.statuses:
+            assert (str(low) if low == high else f"{low}–{high}") in errors

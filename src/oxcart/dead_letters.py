@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DeadDone", "DeadLetters", "Which"]
 
-_NOT_DEAD = "job {} is no dead letter: it has not ended, has completed, was cancelled, or failed for good"
+_NOT_DEAD = (
+    "job {} is no dead letter: it has not ended, has completed, was cancelled, or has a permanent failure "
+    "(to replay that, pass permanent=True)"
+)
 
 
 class Which(TypedDict, total=False):

@@ -85,7 +85,7 @@ def test_formal_states_choose_jobs_to_clean_and_to_cancel(ox: Commands) -> None:
     ox("add", "mail", "hello", "--delay", "1h", "--job-id", "later")
     assert ox("cancel", "mail", "--all", "--dry-run", "--state", "scheduled", "--json").json["matched"] == 2
     assert ox("cancel", "mail", "--all", "--dry-run", "--state", "waiting", "--json").json["matched"] == 1
-    assert ox("clean", "mail", "--state", "scheduled", "--json").json["removed"] == 2
+    assert ox("clean", "mail", "--state", "scheduled", "--yes", "--json").json["removed"] == 2
     for command in (["clean", "mail"], ["cancel", "mail", "--all"]):
         refused = ox(*command, "--state", "dead_letter")
         assert refused.code == 2

@@ -176,12 +176,17 @@ class TestQueues:
         assert ended.err == "oxcart: no such queue: nope\n"
         assert [row["queue"] for row in ended.json] == ["mail"]
 
-    def test_a_pause_of_a_missing_queue_is_reported(self, ox: Commands) -> None:
+    def test_a_pause_of_a_missing_queue_is_refused(self, ox: Commands) -> None:
         ox("add", "mail", "hello")
-        assert ox("pause", "mail").err == ""
-        paused = ox("pause", "mail", "mial")
-        assert (paused.code, paused.out) == (0, "mail: paused\nmial: paused\n")
-        assert paused.err == "oxcart: note: there was no queue mial until now\n"
+        for command in ("pause", "resume"):
+            refused = ox(command, "mail", "mial")
+            assert (refused.code, refused.out) == (1, "")
+            assert refused.err.startswith("oxcart: no such queue: mial; did you mean mail?")
+        assert [row["paused"] for row in ox("queues", "--json").json] == [False]
+
+    def test_a_queue_may_be_paused_before_its_first_job(self, ox: Commands) -> None:
+        assert ox("pause", "mail", "--new").out == "mail: paused\n"
+        assert ox("queues", "--json").json[0]["paused"] is True
 
     def test_pause_and_resume(self, ox: Commands) -> None:
         ox("add", "mail", "hello")
@@ -265,7 +270,11 @@ class TestJobs:
         for command in (["jobs"], ["dead", "list"]):
             assert ox(*command, "mail").code == 0
             missed = ox(*command, "mial")
-            assert (missed.code, missed.out, missed.err) == (1, "", "oxcart: no such queue: mial\n")
+            assert (missed.code, missed.out, missed.err) == (
+                1,
+                "",
+                "oxcart: no such queue: mial; did you mean mail?\n",
+            )
             assert ox(*command, "mial", "--json").json == []
 
     def test_a_missing_job_is_code_1(self, ox: Commands) -> None:

@@ -160,7 +160,10 @@ def test_jobs_of_a_namespace_are_cancelled_and_removed_in_bulk(ox: Commands, que
     assert ox("--namespace", "bridge", "priorities", "email", "--json").json == [{"priority": 5, "jobs": 1}]
     assert ox("--namespace", "bridge", "clear", "email", "--yes", "--json").json["removed"] == 1
     assert ox("--namespace", "bridge", "retry", "email", "--all-failed", "--json").json["retried"] == 4
-    assert ox("--namespace", "bridge", "clean", "email", "--state", "waiting", "--json").json["removed"] == 4
+    assert (
+        ox("--namespace", "bridge", "clean", "email", "--state", "waiting", "-y", "--json").json["removed"]
+        == 4
+    )
     assert ox("--namespace", "bridge", "obliterate", "email", "--yes").code == 0
     assert ox("--namespace", "bridge", "queues", "--json").json == []
 

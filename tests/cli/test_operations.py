@@ -34,8 +34,18 @@ class TestClean:
     def test_several_states_share_a_limit(self, ox: Commands, clean: ValkeyServer) -> None:
         fail(clean, "a", "b", state="completed")
         fail(clean, "c", "d")
-        ended = ox("clean", "mail", "--state", "completed", "--state", "failed", "--limit", "3", "--json")
+        ended = ox(
+            "clean", "mail", "--state", "completed", "--state", "failed", "--limit", "3", "--yes", "--json"
+        )
         assert ended.json["removed"] == 3
+
+    def test_jobs_that_did_not_complete_are_removed_only_with_yes(
+        self, ox: Commands, clean: ValkeyServer
+    ) -> None:
+        fail(clean, "a", "b")
+        refused = ox("clean", "mail", "--state", "failed")
+        assert (refused.code, refused.err) == (2, "oxcart: this cannot be undone: pass --yes\n")
+        assert ox("clean", "mail", "--state", "failed", "-y").out == "mail: 2 jobs removed\n"
 
     def test_an_unknown_state_is_code_2(self, ox: Commands) -> None:
         ended = ox("clean", "mail", "--state", "lost")

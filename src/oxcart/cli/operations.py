@@ -45,10 +45,14 @@ def clean(
     ] = None,
     grace: Annotated[str, typer.Option(help="Keep jobs younger than this: 30s, 12h, 7d.")] = "0s",
     limit: LimitOption = None,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove old jobs of a queue; completed jobs by default."""
+    """Remove old jobs of a queue; completed jobs by default, other jobs after a question."""
     states = wire_states(state, "completed", "failed", "scheduled", "delayed", "running") or ["completed"]
+    if states != ["completed"]:
+        what = " and ".join(dict.fromkeys(state or ()))
+        ask(f"Remove every job of queue {queue} that is {what} and older than {grace}, for good?", yes)
 
     async def work(source: Queue, progress: OnProgress) -> int:
         done = 0

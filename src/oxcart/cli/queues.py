@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import AsyncIterator
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any
@@ -141,8 +142,22 @@ def require(ctx: typer.Context, name: str) -> None:
         CommandError: There is no such queue.
     """
     using = settings.of(ctx)
-    if using.namespace is None and not settings.run(_overview(using, [name])):
-        raise CommandError(f"no such queue: {name}", FAILED)
+    if settings.run(missing(using, [name])):
+        raise _unknown(using, [name])
+
+
+def _unknown(using: Settings, names: list[str], more: str = "") -> CommandError:
+    """Returns the error for queues that do not exist, with names that are nearly the same."""
+
+    async def first_page() -> list[str]:
+        async for page in _pages(using, [], None):
+            return [row["queue"] for row in page]
+        return []
+
+    known = settings.run(first_page())
+    close = {one for name in names for one in difflib.get_close_matches(name, known, 2)}
+    hint = f"; did you mean {' or '.join(sorted(close))}?" if close else ""
+    return CommandError(f"no such queue: {', '.join(names)}{hint}{more}", FAILED)
 
 
 def _show(found: list[dict[str, Any]], wire: bool) -> None:
@@ -163,27 +178,32 @@ def _show(found: list[dict[str, Any]], wire: bool) -> None:
     )
 
 
-def pause(ctx: typer.Context, names: QueueNames, as_json: JsonOption = False) -> None:
+def pause(
+    ctx: typer.Context,
+    names: QueueNames,
+    new: Annotated[bool, typer.Option("--new", help="Also queues that do not exist yet.")] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Block claims of these queues' jobs; running jobs continue."""
-    _switch(ctx, names, True, as_json)
+    _switch(ctx, names, True, new, as_json)
 
 
 def resume(ctx: typer.Context, names: QueueNames, as_json: JsonOption = False) -> None:
     """Allow claims of these queues' jobs again."""
-    _switch(ctx, names, False, as_json)
+    _switch(ctx, names, False, False, as_json)
 
 
-def _switch(ctx: typer.Context, names: list[str], paused: bool, as_json: bool) -> None:
+def _switch(ctx: typer.Context, names: list[str], paused: bool, new: bool, as_json: bool) -> None:
     using = settings.of(ctx)
+    if not new and (unknown := settings.run(missing(using, names))):
+        raise _unknown(using, unknown, "; pass --new to pause it before its first job" if paused else "")
 
-    async def switch() -> list[str]:
-        new = await missing(using, names)
+    async def switch() -> None:
         for name in names:
             async with using.queue(name) as queue:
                 await (queue.pause() if paused else queue.resume())
-        return new
 
-    note_new(settings.run(switch()))
+    settings.run(switch())
     if as_json:
         output.document([{"queue": name, "paused": paused} for name in names])
     else:

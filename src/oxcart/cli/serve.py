@@ -12,7 +12,6 @@ import typer
 from oxcart.cli import output, settings
 from oxcart.cli.exits import FAILED, USAGE, CommandError
 from oxcart.cli.settings import Settings
-from oxcart.model.partitions import partition_name, split_partition
 
 if TYPE_CHECKING:
     from oxcart.http.access import Forward
@@ -208,6 +207,7 @@ async def _serve(server: Server) -> None:
 async def _open(using: Settings, names: Sequence[str], priorities: Priorities) -> list[Queue]:
     """Returns the named queues, or all that exist. Partitions are served as the queue they belong to."""
     from oxcart.broker.discovery import find_queues
+    from oxcart.model.partitions import partition_name, split_partition
     from oxcart.queue import Queue
 
     if using.namespace is not None:
