@@ -1,6 +1,6 @@
 """``make performance``: writes the page and its charts; ``--check`` exits 1 if they are not current.
 
-    python -m benchmarks.performance [--take growth hottest …] [--machine "two cores, shared"] [--check]
+    python -m benchmarks.performance [--take growth hottest …] [--machine "two cores, shared"] [--commit REV] [--check]
 
 ``--take`` first copies the figures of a benchmark from ``build`` into docs/performance.json, with the commit.
 """
@@ -32,10 +32,10 @@ def read(path: Path = DATA) -> Figures:
     return figures
 
 
-def take(figures: Figures, names: list[str], machine: str, root: Path = ROOT) -> None:
+def take(figures: Figures, names: list[str], machine: str, revision: str = "HEAD", root: Path = ROOT) -> None:
     """Copies the figures of benchmarks, with the commit and the machine that they come from."""
-    commit = _git("log", "-1", "--format=%h", root=root)
-    day = _git("log", "-1", "--format=%cs", root=root)
+    commit = _git("log", "-1", "--format=%h", revision, root=root)
+    day = _git("log", "-1", "--format=%cs", revision, root=root)
     for name in names:
         found: Any = json.loads((root / SOURCES[name]).read_text("utf-8"))
         figures[name] = {"commit": commit, "day": day, "machine": machine, "figures": found}
@@ -72,6 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--take", nargs="+", choices=list(SOURCES), default=[])
     parser.add_argument("--machine", default="two cores, shared with other work")
+    parser.add_argument("--commit", default="HEAD", help="that the figures were measured at (HEAD)")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file is not current")
     given = parser.parse_args(arguments)
     if given.check:
@@ -79,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{path} is not what docs/performance.json gives: run make performance")
         return 1 if outdated() else 0
     figures = read()
-    take(figures, given.take, given.machine)
+    take(figures, given.take, given.machine, given.commit)
     DATA.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n", "utf-8")
     made = files(figures)
     (ROOT / CHARTS).mkdir(exist_ok=True)
