@@ -1,6 +1,6 @@
 """``make performance``: writes the page and its charts; ``--check`` exits 1 if they are not current.
 
-    python -m benchmarks.performance [--take growth hottest …] [--machine "two cores"] [--commit REV] [--check]
+    python -m benchmarks.performance [--take growth hottest …] [--machine TEXT] [--commit REV] [--check]
 
 ``--take`` first copies the figures of a benchmark from ``build`` into docs/performance.json, with the commit.
 """
