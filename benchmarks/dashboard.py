@@ -3,6 +3,7 @@
 The overview is opened with 200 queues and a million jobs, and pages of jobs with a million of them in one
 state. Printed are the commands of a page, the time that the server spent on them at most (by its own count),
 and the CPU time of this process, which holds the dashboard and the client. Other processes do not count.
+Then viewers watch the overview, one and many: they share one poller.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from oxcart.http.server import Server
 
 #: Jobs of one state, and queues.
 JOBS, QUEUES = 1_000_000, 200
+#: How many watch the overview, and for how many seconds.
+VIEWERS, SECONDS = (1, 10, 100), 10
 
 
 #: Stores jobs as BullMQ does: a hash each, and their ids in a list or a set. ARGV: queue, state, first, last.
@@ -92,8 +95,37 @@ async def measure(jobs: int, queues: int) -> None:
                     f"{name:26} {answer.status_code}  {after - calls:6,} commands  "
                     f"{ms_after - ms:8.1f} ms of the server  {took:8.1f} ms of CPU"
                 )
+            for viewers in VIEWERS:
+                rate, busy = await watch(store, server.url, viewers)
+                console.print(
+                    f"{viewers:4} viewers  {rate:6,.0f} commands a second  {busy:6.1f} ms of CPU a second"
+                )
         for queue in opened:
             await queue.close()
+
+
+async def watch(store: redis.Redis, url: str, viewers: int) -> tuple[float, float]:
+    """Returns commands and ms of CPU per second while so many watch the overview."""
+    host, _, port = url.removeprefix("http://").rpartition(":")
+
+    async def follow() -> None:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            writer.write(f"GET /events HTTP/1.1\r\nhost: {host}:{port}\r\n\r\n".encode())
+            while await reader.read(1 << 20):
+                pass
+        finally:
+            writer.close()
+
+    tasks = [asyncio.create_task(follow()) for _ in range(viewers)]
+    await asyncio.sleep(3)
+    calls, began = spent(store)[0], time.process_time()
+    await asyncio.sleep(SECONDS)
+    took, after = time.process_time() - began, spent(store)[0]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return (after - calls) / SECONDS, 1000 * took / SECONDS
 
 
 if __name__ == "__main__":
