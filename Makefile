@@ -190,6 +190,10 @@ bench-mesh: install  ## what lanes cost a claim, and how soon a job starts behin
 bench-groups: install  ## turns beside a group of 100 000 jobs, and commands with 100 000 groups; BENCH=--check
 	$(BIN)/python -m benchmarks.groups $(BENCH)
 
+.PHONY: scaling
+scaling: install  ## measure costs, check the model of fleets against real runs, write docs/scaling.md and its plots; BENCH=--check
+	$(BIN)/python -m benchmarks.scaling $(BENCH)
+
 .PHONY: bench-idle
 bench-idle: install  ## commands, bytes and connections of idle queues and workers, up to 10 000 queues; BENCH=--check
 	$(BIN)/python -m benchmarks.idle $(BENCH)

@@ -46,6 +46,7 @@ EXPLANATION = (
     "pains.md",
     "checker.md",
     "performance.md",
+    "scaling.md",
     "dependencies.md",
     "benchmarks.md",
     "contributing.md",

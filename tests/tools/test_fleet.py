@@ -1,0 +1,66 @@
+"""The simulation behind docs/scaling.md agrees with what can be calculated by hand."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.fleet import Costs, Fleet, Plan
+from benchmarks.scaling import write
+
+COSTS = Costs(server_call=50e-6, server_job=15e-6, server_add=10e-6, worker_call=100e-6, worker_job=30e-6)
+
+
+def near(value: float) -> object:
+    return pytest.approx(value, rel=0.05)
+
+
+def test_one_slot_takes_turns_with_its_server() -> None:
+    found = Fleet(Plan(concurrency=1, way=200e-6), COSTS).run(1.0)
+    # Each call ends one job and claims the next.
+    assert found.throughput == near(1 / (100e-6 + 200e-6 + 50e-6 + 15e-6 + 30e-6))
+    assert found.calls == near(1.0)
+
+
+def test_handlers_that_wait_limit_a_worker_with_few_slots() -> None:
+    found = Fleet(Plan(concurrency=10, handler=0.1), COSTS).run(2.0, warm=0.5)
+    assert found.throughput == near(10 / 0.1)
+
+
+def test_a_worker_is_limited_by_its_processor() -> None:
+    found = Fleet(Plan(concurrency=200, way=0.0), COSTS).run(1.0)
+    assert found.throughput == near(1 / (30e-6 + 100e-6 / 50))
+    assert found.worker_load == near(1.0)
+
+
+@pytest.mark.parametrize("masters", [1, 4])
+def test_masters_are_the_limit_of_many_workers(masters: int) -> None:
+    found = Fleet(Plan(workers=10 * masters, masters=masters), COSTS).run(0.5)
+    assert found.throughput == pytest.approx(masters / (15e-6 + 50e-6 / 50), rel=0.1)
+    assert found.server_load > 0.9
+
+
+def test_shared_processors_are_a_limit_as_well() -> None:
+    found = Fleet(Plan(workers=4, cores=2), COSTS).run(0.5)
+    assert found.throughput == near(2 / (15e-6 + 50e-6 / 50 + 30e-6 + 100e-6 / 50))
+
+
+def test_what_is_added_is_processed_and_waits_longer_under_load() -> None:
+    calm = Fleet(Plan(workers=2, rate=1_000), COSTS).run(2.0)
+    busy = Fleet(Plan(workers=2, rate=30_000), COSTS).run(2.0)
+    assert calm.throughput == near(1_000)
+    assert busy.throughput == near(30_000)
+    assert 0 < calm.wait_p50 < calm.wait_p99 < busy.wait_p99
+    assert busy.calls < calm.calls, "batches grow by themselves"
+
+
+def test_a_run_can_be_repeated() -> None:
+    plan = Plan(workers=3, masters=2, rate=5_000)
+    assert Fleet(plan, COSTS).run(0.5) == Fleet(plan, COSTS).run(0.5)
+
+
+def test_parts_of_a_page_are_replaced(tmp_path: object) -> None:
+    from pathlib import Path
+
+    page = Path(str(tmp_path)) / "page.md"
+    page.write_text("before\n<!-- one -->\nold\n<!-- end -->\nafter\n")
+    write(page, {"one": "new"})
+    assert page.read_text() == "before\n<!-- one -->\nnew\n<!-- end -->\nafter\n"
