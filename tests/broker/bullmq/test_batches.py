@@ -64,6 +64,51 @@ async def test_ends_in_any_order_leave_the_others_in_theirs(
     assert store.zcard("bull:q:completed") == 40
 
 
+@pytest.mark.parametrize("odd", range(6))
+async def test_a_job_with_a_parent_among_plain_ones(
+    broker: BullMQBroker, store: redis.Redis, odd: int
+) -> None:
+    jobs = await claimed(broker, 6)
+    store.hset(f"bull:q:{jobs[odd].id}", "parentKey", "bull:q:above")
+    store.sadd("bull:q:above:dependencies", f"bull:q:{jobs[odd].id}", "bull:q:another")
+    assert (await broker.finish([completed(job) for job in jobs]))[0] == [1] * 6
+    assert (active(store), store.zcard("bull:q:completed")) == ([], 6)
+    assert store.exists("bull:q:stalled", *(f"bull:q:{job.id}:lock" for job in jobs)) == 0
+    assert store.hgetall("bull:q:above:processed") == {f"bull:q:{jobs[odd].id}": "1"}
+    ended: Any = store.xrange("bull:q:events", "-", "+")
+    assert [one["jobId"] for _, one in ended if one["event"] == "completed"] == [job.id for job in jobs]
+    assert [store.hget(f"bull:q:{job.id}", "atm") for job in jobs] == ["1"] * 6
+
+
+@pytest.mark.parametrize("odd", range(6))
+async def test_the_lease_of_another_among_plain_ones(
+    broker: BullMQBroker, store: redis.Redis, odd: int
+) -> None:
+    jobs = await claimed(broker, 6)
+    store.set(f"bull:q:{jobs[odd].id}:lock", "another's")
+    codes = [1] * 6
+    codes[odd] = -6
+    assert (await broker.finish([completed(job) for job in jobs]))[0] == codes
+    assert active(store) == [jobs[odd].id]
+    assert store.get(f"bull:q:{jobs[odd].id}:lock") == "another's"
+    assert store.zscore("bull:q:completed", jobs[odd].id) is None
+
+
+@pytest.mark.parametrize("room", range(1, 8))
+async def test_a_batch_whose_events_cannot_all_be_written(
+    broker: BullMQBroker, store: redis.Redis, room: int
+) -> None:
+    """A job whose event is refused has ended all the same; only its answer is an error."""
+    jobs = await claimed(broker, 6)
+    store.xadd("bull:q:events", {"event": "x"}, id=f"{2**64 - 1}-{2**64 - 1 - room}")
+    codes, _ = await broker.finish([completed(job) for job in jobs], Ask(0))
+    written = min(room, 6 if room > 6 else 5)  # the last one also writes that the queue is drained
+    assert codes[:written] == [1] * written
+    assert all("exhausted" in str(code) for code in codes[written:])
+    assert (active(store), store.zcard("bull:q:completed")) == ([], 6)
+    assert store.keys("bull:q:*:lock") == []
+
+
 async def test_the_oldest_end_first(broker: BullMQBroker, store: redis.Redis) -> None:
     jobs = await claimed(broker, 30)
     await broker.finish([completed(job) for job in jobs[:10]])

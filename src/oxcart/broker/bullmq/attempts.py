@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgpack
-
 from oxcart.broker.bullmq.claimed import BullMQClaim
 from oxcart.broker.port import Ask, Claimed, ClaimedJob, Outcome, OutcomeKind
 from oxcart.broker.stored import count_of
+
+#: How much of a token separates the values of a claimed job; also in ``lua/parts/claiming.lua``.
+NONCE = 12
 
 
 def claim_args(ask: Ask, now: int | str, token: str, lane: str | None) -> list[bytes | str | int]:
@@ -79,17 +80,18 @@ def end_args(outcomes: Sequence[Outcome], metrics: int, version: str = "") -> li
 
 def read_claim(answer: Any, token: str) -> Claimed:
     """Reads the answer to a claim."""
-    flat = msgpack.unpackb(answer[1], raw=True)
     jobs: list[ClaimedJob] = []
     aside, now = [], answer[8]
     suspects = False
-    for i in range(0, len(flat), 2):
+    between = b"\0" + token[:NONCE].encode()
+    for joined in answer[1]:
+        raw_id, *flat = joined.split(between)
         try:
-            job_id = flat[i].decode()
+            job_id = raw_id.decode()
         except UnicodeDecodeError:  # no worker could name this id: the stalled check recovers it
-            aside.append(flat[i])
+            aside.append(raw_id)
             continue
-        pairs = iter(flat[i + 1])
+        pairs = iter(flat)
         fields = dict(zip(pairs, pairs, strict=True))
         starts = count_of(fields.get(b"ats"))
         if b"stc" in fields:

@@ -366,6 +366,8 @@ class BullMQBroker(Connected):
         self.clock.learn(sent, answer[8])
         for outcome in outcomes:
             outcome.at_ms = outcome.at_ms or answer[8]
+        if isinstance(answer[0], int):
+            return [ReplyCode.DONE] * answer[0], read_claim(answer, token)
         codes = [code if isinstance(code, int) else code.decode("utf-8", "replace") for code in answer[0]]
         return codes, read_claim(answer, token)
 

@@ -452,6 +452,71 @@ function kinds.c(index, at, id, token, starts, time, retention, earlier)
   return end_of_item(job)
 end
 
+-- Most jobs complete with neighbours in `active`, without parent, children, history, limits or a pipeline. They are
+-- ended here, by three commands each and little else, because each call of a function and each step of Lua has a cost.
+-- `plain` items from the first on have left `active` so, and `written` of them are written. From the first other
+-- item on, all items end by `kinds`.
+local is_plain, plain, written = false, 0, 0
+
+local function complete_plainly(behind, at, token, time, earlier)
+  local ARGV, call, ids, key_of, holders, events = ARGV, call, ids, key_of, holders, events
+  local place = places.completed
+  local last, ended = #place, (count_of(earlier) or 0) + 1
+  for i = plain + 1, behind do
+    local id, key = ids[i], key_of[i]
+    if holders[i] ~= token then
+      return
+    end
+    local parent = call("HGET", key, "parentKey")
+    if parent and parent ~= "" then
+      return
+    end
+    place[last + 1], place[last + 2] = time, id
+    last, plain = last + 2, i
+    local value = ARGV[at]
+    call("HSET", key, "atm", ended, "returnvalue", value, "finishedOn", time)
+    call("XADD", events, "*", "event", "completed", "jobId", id, "returnvalue", value, "prev", "active")
+    written, at = i, at + 3
+  end
+end
+
+-- Completes the items of a group up to `behind` as far as they are plain.
+local function complete_group(behind, at, token, time, retention, earlier)
+  if earlier == "" or (retention ~= "" and retention ~= "-1::") then
+    return
+  end
+  if not trimmed then
+    trimmed = pcall(trim_events)
+    if not trimmed then
+      return
+    end
+  end
+  local before = plain
+  local fine, fault = pcall(complete_plainly, behind, at, token, time, earlier)
+  local many, ended = plain - before, written - before
+  leaving, active, finished = leaving + many, active - many, finished + ended
+  if retention == "" and many > 0 then
+    aging.completed = tonumber(time)
+  end
+  if asked.count == 0 and active == 0 and fine and many > 0 then
+    fine, fault = pcall(drained)
+    written = fine and written or plain - 1
+  end
+  if plain > written then
+    codes[plain] = type(fault) == "table" and fault.err or tostring(fault)
+    written = plain
+  end
+end
+
+local function end_singly()
+  is_plain = false
+  for i = 1, plain do
+    codes[i] = codes[i] or 1
+    left[i], released[ids[i]] = true, true
+    released_ids[i], released_locks[i] = ids[i], lock_of[i]
+  end
+end
+
 -- The other kinds, built when the first of them is needed.
 local function make_other_kinds()
   local function priority_of(id)
@@ -614,6 +679,7 @@ end
 read_items()
 read_leases()
 find_run()
+is_plain = run_end and all_there and not (children or minutes or ATTACHED or LIMITED)
 local at, index = 14, 0
 while index < count do
   local kind, token, time, shared, earlier = ARGV[at], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
@@ -624,6 +690,15 @@ while index < count do
   local finish, size = kinds[kind], sizes[kind]
   local behind = index + tonumber(ARGV[at + 1])
   at = at + 6
+  if is_plain then
+    if kind == "c" then
+      complete_group(behind, at + 2, token, time, shared, earlier)
+    end
+    if plain < behind or codes[plain] then
+      end_singly()
+    end
+    index, at = plain, at + size * (plain - index)
+  end
   while index < behind do
     index = index + 1
     local ok, code = pcall(finish, index, at + 2, ARGV[at], token, ARGV[at + 1], time, shared, earlier)
@@ -641,6 +716,9 @@ while index < count do
     between = nil
     at = at + size
   end
+end
+if is_plain then
+  codes, released_ids, released_locks = count, ids, lock_of
 end
 write_active()
 write_places()
