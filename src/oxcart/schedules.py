@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
-from oxcart.broker.port import parts
+from oxcart.broker.port.schedules import Schedules as Store
 from oxcart.engine.tracing import AddSpan, traced_options
 from oxcart.handle import JobHandle
 from oxcart.model import payload
@@ -169,6 +169,6 @@ class Schedules:
         return msgspec.structs.replace(found, data=payload.decode(body))
 
     @property
-    def _store(self) -> parts.Schedules:
+    def _store(self) -> Store:
         broker = self._queue._core.broker
         return broker.capabilities.part(broker.schedules, "schedules")

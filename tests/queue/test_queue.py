@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from oxcart import JobHandle, Queue, RunningJob, Worker
-from oxcart.broker.bullmq.broker import ADD_CHUNK
+from oxcart.broker.bullmq.adding import ADD_CHUNK
 from oxcart.model.errors import (
     BrokerTimeout,
     JobLocked,

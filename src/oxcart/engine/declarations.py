@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from oxcart.broker.port import ServedBroker
-from oxcart.broker.port.parts import Schedules
+from oxcart.broker.port.schedules import Schedules
 from oxcart.engine.handler import Handler, Handlers
 from oxcart.engine.looper import Looper
 from oxcart.engine.partitions import Fleet, Partition

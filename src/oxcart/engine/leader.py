@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Sequence
 
 from oxcart.broker.port import ServedBroker
-from oxcart.broker.port.parts import ScheduleLeader
+from oxcart.broker.port.schedules import ScheduleLeader
 from oxcart.engine.looper import Looper
 from oxcart.model.errors import BrokerError
 

@@ -21,7 +21,7 @@ from oxcart.broker.caller import Caller
 from oxcart.broker.capabilities import BRIDGE
 from oxcart.broker.ids import new_id
 from oxcart.broker.port import ClaimedJob
-from oxcart.broker.port.parts import Schedules
+from oxcart.broker.port.schedules import Schedules
 from oxcart.broker.replies import texts
 from oxcart.model.duration import MAX_MS
 from oxcart.model.errors import OxcartError, ValidationError

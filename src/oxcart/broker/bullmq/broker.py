@@ -6,11 +6,11 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from oxcart.broker.bullmq import codec
+from oxcart.broker.bullmq.adding import split_adds
 from oxcart.broker.bullmq.attempts import claim_args, end_args, read_claim
 from oxcart.broker.bullmq.bulk import QueueBulk
 from oxcart.broker.bullmq.cancelling import QueueCancelling
@@ -24,6 +24,7 @@ from oxcart.broker.bullmq.keys import LISTS, STATES, Keys, journal_key
 from oxcart.broker.bullmq.lanes import QueueLanes
 from oxcart.broker.bullmq.limits import QueueLimits
 from oxcart.broker.bullmq.metrics import QueueMetrics
+from oxcart.broker.bullmq.reading import Reading
 from oxcart.broker.bullmq.rescue import QueueRescue
 from oxcart.broker.bullmq.schedules import QueueSchedules
 from oxcart.broker.bullmq.scripts import load
@@ -45,17 +46,14 @@ from oxcart.broker.port import (
     Ask,
     Claimed,
     Code,
-    Ended,
     Lease,
     Outage,
     Outcome,
     Recovered,
 )
 from oxcart.broker.probe import list_clients
-from oxcart.broker.replies import pairs, text
+from oxcart.broker.replies import text
 from oxcart.broker.sealing import Sealer
-from oxcart.broker.served import Connected
-from oxcart.broker.short_ids import scan_ids
 from oxcart.broker.stored import count_of
 from oxcart.model import payload
 from oxcart.model.errors import BrokerError, JobLocked, OxcartError, ReplyCode, error_for_code
@@ -65,9 +63,6 @@ from oxcart.model.target import split_lane
 
 log = logging.getLogger("oxcart.broker")
 
-#: Jobs per add call: keeps a call at about 3 ms of the server's time.
-ADD_CHUNK = 150
-ADD_BYTES = 1_048_576
 #: Add calls in flight at once: while the server works on one, the next is packed.
 ADD_CALLS = 2
 #: Ids per step of a stalled check.
@@ -77,10 +72,6 @@ SETTLE_CALLS = 1000
 #: Seconds after which a stalled check gives up a lost server. A check that waited would be the first call to
 #: arrive, before the workers could renew their leases.
 RECOVER_TIMEOUT = 1.0
-#: Ids that one call of a page lists at most; a longer page is read in parts.
-PAGE = 1000
-#: Jobs that one call of it reads at most.
-PAGE_PART = 100
 #: Grace in ms in which a worker may end a running job itself whose lifetime has expired.
 EXPIRY_GRACE = 5_000
 #: Queues per pipeline that asks which have jobs.
@@ -89,62 +80,9 @@ WORK_PART = 500
 RENEW_CHUNK = 150
 #: Refusals that may mean that the job is in a lane of the queue.
 _NOT_HERE = (ReplyCode.JOB_NOT_FOUND, ReplyCode.WRONG_STATE)
-#: The answer of scripts that only read for such a job.
-ELSEWHERE = b"elsewhere"
 
 
-#: What a job of a run has behind its timestamp: no delay, no priority, no flags and no further fields.
-_PLAIN: list[bytes | str | int] = [0, 0, "", 0]
-
-
-def _parts(
-    jobs: Sequence[codec.Encoded], lane: str | None, whole: bool = False
-) -> Iterator[tuple[Sequence[codec.Encoded], list[bytes | str | int]]]:
-    """Splits an add into calls: the jobs of each, and its arguments."""
-    start = 0
-    while start < len(jobs):
-        size = count = tied = 0
-        is_plain = lane is None
-        for _, job in islice(jobs, start, len(jobs) if whole else start + ADD_CHUNK):
-            weight = len(job[2])  # type: ignore[arg-type]
-            if count and not whole and size + weight > ADD_BYTES:
-                break
-            size += weight
-            count += 1
-            if job[5:] != _PLAIN:
-                is_plain = False
-                tied += job[codec.FLAGS][:1] == codec.TIED  # type: ignore[index]
-        part = jobs[start : start + count]
-        ids = {job_id for job_id, _ in part} if is_plain and count > 1 else ()
-        if len(ids) == count and "" not in ids:
-            yield part, _runs(part)
-        else:
-            args: list[bytes | str | int] = [count, tied if lane is None else f"{tied}@{lane}"]
-            for _, job in part:
-                args += job
-            yield part, args
-        start += count
-
-
-def _runs(part: Sequence[codec.Encoded]) -> list[bytes | str | int]:
-    """Returns the arguments for a batch of plain jobs; neighbours pass what they share once."""
-    args: list[bytes | str | int] = [len(part), "="]
-    before: tuple[bytes | str | int, ...] = ()
-    many = place = 0
-    for _, job in part:
-        shared = (job[1], job[3], job[4])
-        if shared != before:
-            if before:
-                args[place] = many
-            args += (*shared, 0)
-            before, many, place = shared, 0, len(args) - 1
-        many += 1
-        args += (job[0], job[2])
-    args[place] = many
-    return args
-
-
-class BullMQBroker(Connected):
+class BullMQBroker(Reading):
     """One queue.
 
     Args:
@@ -215,11 +153,6 @@ class BullMQBroker(Connected):
         self.updates = QueueUpdates(self)
         self.webhooks = WebhookIndex(self)
 
-    @property
-    def queue(self) -> str:
-        """The queue's name."""
-        return self.keys.queue
-
     def open_lane(self, lane: str) -> BullMQBroker:
         """Returns the broker of a lane of this queue, on the same connection."""
         return BullMQBroker(
@@ -277,7 +210,7 @@ class BullMQBroker(Connected):
                 return await self._add_call(jobs, args, timeout, replicated)
             except BrokerError as error:
                 return [error]
-        parts, left = _parts(jobs, self.lane, whole), time_left(timeout)
+        parts, left = split_adds(jobs, self.lane, whole), time_left(timeout)
         added: list[Added | OxcartError] = []
         failed: BrokerError | None = None
         calls: deque[tuple[int, asyncio.Task[list[Added | OxcartError]]]] = deque()
@@ -569,103 +502,3 @@ class BullMQBroker(Connected):
         """
         if await self.change("remove_job", job_id, "1" if children else "") == ReplyCode.NOTHING_TO_DO:
             raise JobLocked(job_id)
-
-    # -- reading
-
-    async def get(self, job_ids: Sequence[str], *, lenient: bool = False) -> list[Job | None]:
-        """Reads jobs.
-
-        Raises:
-            DecryptionError: The queue has keys, and a value does not open with them.
-        """
-        found = zip(job_ids, await self.records(job_ids), strict=True)
-        return [self._job(job_id, fields, lenient=lenient) for job_id, fields in found]
-
-    async def records(self, job_ids: Sequence[str]) -> list[dict[bytes, bytes]]:
-        """Reads jobs as they are stored; a missing job has no fields."""
-        answers = await self.caller.pipeline([("HGETALL", self.keys.job(job_id)) for job_id in job_ids])
-        return [pairs(flat) for flat in answers]
-
-    async def ended(self, job_id: str) -> Ended:
-        """Returns the stored end of a job."""
-        finished, value, added, starts = await self.caller.command(
-            "HMGET", self.keys.job(job_id), "finishedOn", "returnvalue", "timestamp", "ats"
-        )
-        known = added is not None or finished is not None
-        return Ended(known, finished is not None, value, starts is not None)
-
-    async def look(self, job_ids: Sequence[str], *, lenient: bool = False) -> list[Job | None]:
-        """Reads jobs with their formal states."""
-        found: list[Job | None] = []
-        lost: list[int] = []
-        for start in range(0, len(job_ids), PAGE_PART):
-            part = job_ids[start : start + PAGE_PART]
-            answers = await self.caller.again(load("look"), self._meta, *part)
-            for job_id, place, flat in zip(part, answers[::2], answers[1::2], strict=True):
-                found.append(self._job(job_id, pairs(flat), place.decode(), lenient=lenient))
-                lost += [len(found) - 1] if place == ELSEWHERE else []
-        for lane, places in (await self.lanes.holding(job_ids, lost)).items():
-            there = await lane.look([job_ids[i] for i in places], lenient=lenient)
-            for place, job in zip(places, there, strict=True):
-                found[place] = job
-        return found
-
-    async def states(self, job_ids: Sequence[str]) -> list[str]:
-        """Returns the wire states of jobs."""
-        answer = await self.caller.again(load("job_state"), self._meta, *job_ids)
-        found = ["unknown" if state == ELSEWHERE else state.decode() for state in answer]
-        lost = [place for place, state in enumerate(answer) if state == ELSEWHERE]
-        for lane, places in (await self.lanes.holding(job_ids, lost)).items():
-            for place, state in zip(places, await lane.states([job_ids[i] for i in places]), strict=True):
-                found[place] = state
-        return found
-
-    async def page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
-        """Reads a range of jobs of a state; ids without a job are left out."""
-        found = await self.page_records(state, first, last, oldest=oldest)
-        jobs = (self._job(job_id, fields, state, lenient=True) for job_id, fields in found)
-        return [job for job in jobs if job is not None]
-
-    async def page_records(
-        self, state: str, first: int, last: int, *, oldest: bool = False, pages: int = 1
-    ) -> list[tuple[str, dict[bytes, bytes]]]:
-        """As ``page``, with the jobs as they are stored.
-
-        Args:
-            state: The wire's name of the state.
-            first: The first index of the page, from 0.
-            last: The last one.
-            oldest: Whether the oldest comes first.
-            pages: How many pages to read at most, if ids without a job leave the page too short.
-        """
-        found: list[tuple[str, dict[bytes, bytes]]] = []
-        order, most = "1" if oldest else "", last - first + 1
-        end_of_all, step = last + most * (pages - 1), PAGE if pages == 1 else min(PAGE, most)
-        for start in range(first, end_of_all + 1, step):
-            end = min(end_of_all, start + step - 1)
-            flat = await self.caller.again(load("page"), self._meta, state, start, end, order)
-            fields = dict(zip(flat[::2], flat[1::2], strict=True))
-            while later := [job_id for job_id, read in fields.items() if read == 0]:
-                more = await self.caller.again(load("page"), self._meta, "ids", *later[:PAGE_PART])
-                fields.update(zip(more[::2], more[1::2], strict=True))
-            found += ((text(job_id), pairs(fields[job_id])) for job_id in flat[::2] if fields[job_id])
-            if len(flat) // 2 <= end - start or len(found) >= most:
-                break
-        return found[:most]
-
-    async def ids_beginning(self, start: str, most: int) -> list[str]:
-        """Returns the ids of jobs of the queue and its lanes that begin with a text."""
-        pattern = self.keys.jobs_beginning(start)
-        ids = await scan_ids(self.caller, pattern, "hash", self.keys.id_of, most)
-        # Keys beside a job's own, such as its processed children, look like ids as well.
-        states = await self.states(ids) if ids else []
-        return [job_id for job_id, state in zip(ids, states, strict=True) if state != "unknown"]
-
-    def _job(
-        self, job_id: str, fields: dict[bytes, bytes], place: str | None = None, *, lenient: bool = False
-    ) -> Job | None:
-        if not fields:
-            return None
-        if self.sealer is not None:
-            fields = codec.open_fields(self.sealer, job_id, fields, lenient=lenient)
-        return codec.decode_job(self.queue, job_id, fields, place)

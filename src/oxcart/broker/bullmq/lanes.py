@@ -14,7 +14,7 @@ from oxcart.broker.bullmq.keys import STATES
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.discovery import glob_escape
 from oxcart.broker.port import Outage
-from oxcart.broker.port.parts import Lanes
+from oxcart.broker.port.lanes import Lanes
 from oxcart.broker.port.results import Tended
 from oxcart.broker.port.streams import LanePlace
 from oxcart.broker.replies import pairs, text, texts

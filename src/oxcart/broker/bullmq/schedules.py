@@ -13,7 +13,7 @@ from oxcart.broker.bullmq.codec import encode_options
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.capabilities import BULLMQ
 from oxcart.broker.port import ClaimedJob
-from oxcart.broker.port.parts import Schedules
+from oxcart.broker.port.schedules import Schedules
 from oxcart.broker.replies import pairs, texts
 from oxcart.broker.stored import count_of
 from oxcart.model import payload

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from oxcart.broker.partitioned.bulk import SpreadPart
 from oxcart.broker.port import ClaimedJob
-from oxcart.broker.port.parts import ScheduleLeader, Schedules
+from oxcart.broker.port.schedules import ScheduleLeader, Schedules
 from oxcart.model.errors import OxcartError
 from oxcart.model.options import JobOptions
 from oxcart.model.partitions import partition_of

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import msgspec
 
 from oxcart.broker.keyring import Bond
-from oxcart.broker.port.claimed import ClaimedJob
 from oxcart.broker.port.codes import Code
 from oxcart.broker.port.flows import Flows, Graphs
 from oxcart.broker.port.groups import Groups
+from oxcart.broker.port.lanes import Lanes
 from oxcart.broker.port.results import (
     Cancelled,
     DeadDone,
@@ -25,18 +25,12 @@ from oxcart.broker.port.results import (
     NamespaceStats,
     Rescued,
     Series,
-    Tended,
 )
-from oxcart.broker.port.streams import LanePlace
-from oxcart.broker.port.values import Lease, Outage
+from oxcart.broker.port.schedules import Schedules
+from oxcart.broker.port.values import Lease
 from oxcart.broker.progress import OnProgress, silent
-from oxcart.model.errors import OxcartError
 from oxcart.model.filter import JobFilter
-from oxcart.model.job import Job
-from oxcart.model.options import JobOptions
 from oxcart.model.partitions import Layout
-from oxcart.model.schedule import Missed, Overlap, Schedule, Scheduler
-from oxcart.model.target import Abilities
 
 if TYPE_CHECKING:
     from oxcart.broker.port.broker import ServedBroker
@@ -176,86 +170,6 @@ class DeadLetters(Protocol):
         """Processes those of these jobs that are dead letters; returns their ids."""
 
 
-class ScheduleLeader(Protocol):
-    """One worker's part in firing the schedules of a namespace: one worker leads, the others wait.
-
-    Attributes:
-        term: The number of its term; 0 while another worker leads.
-    """
-
-    term: int
-
-    async def tick(self) -> int:
-        """Leads if no other worker does, and fires due schedules; returns how many jobs it made."""
-
-    async def resign(self) -> None:
-        """Lets another worker lead at once."""
-
-
-class Schedules(Protocol):
-    """The schedules of a queue."""
-
-    def bound_id(self, schedule_id: str) -> str:
-        """Returns the id that a sealed payload of a schedule is bound to."""
-
-    async def upsert(
-        self,
-        schedule_id: str,
-        schedule: Schedule,
-        name: str,
-        body: bytes,
-        options: JobOptions,
-        *,
-        missed: Missed | None = None,
-        overlap: Overlap | None = None,
-        declared_by: str | None = None,
-    ) -> str | None:
-        """Makes or changes a schedule.
-
-        Args:
-            schedule_id: The schedule's id.
-            schedule: When it fires.
-            name: The name of its jobs.
-            body: Their payload, as JSON.
-            options: Their options.
-            missed: What to do about firings that no worker made in time; None for the protocol's default.
-            overlap: What to do about a firing while the last run still runs; None for the protocol's default.
-            declared_by: The module whose handler declares it; None for a schedule made by hand.
-
-        Returns:
-            The id of the next run, or of the schedule's own record if runs get their ids when they are
-            made; None if it never fires.
-
-        Raises:
-            NotSupported: The protocol lacks this kind of schedule, or an option of its jobs.
-            ValidationError: A policy is unknown, or an option is not for schedules.
-            JobError: A run of that time exists already.
-        """
-
-    async def get(self, schedule_id: str) -> Scheduler | None:
-        """Reads a schedule."""
-
-    async def page(self, first: int, last: int, *, latest: bool = False) -> list[Scheduler]:
-        """Reads schedules by the time of their next run, soonest first unless ``latest``."""
-
-    async def count(self) -> int:
-        """Returns how many schedules there are."""
-
-    async def remove(self, schedule_id: str) -> bool:
-        """Removes a schedule and the run that waits for its time; False if there is none."""
-
-    def leader(self, worker: str) -> ScheduleLeader | None:
-        """Returns the part that fires schedules; None if the claim of a run makes the next one."""
-
-    async def advance(self, claims: Sequence[ClaimedJob]) -> list[str | OxcartError]:
-        """Makes the next runs of claimed ones, if the claiming worker must do so.
-
-        Returns:
-            For each the id of the new run, empty if there was nothing to do; or the error that
-            prevented it.
-        """
-
-
 class Deduplication(Protocol):
     """The deduplication windows of a queue."""
 
@@ -350,68 +264,6 @@ class WebhookIndex(Protocol):
 
     async def drop(self, job_id: str) -> None:
         """Drops a job whose webhook is enqueued, or that is gone."""
-
-
-class Lanes(Protocol):
-    """The lanes of one queue. A lane has none of its own."""
-
-    def open(self, lane: str) -> ServedBroker:
-        """Returns the broker of a lane, on the queue's connection."""
-
-    async def names(self) -> list[str]:
-        """Returns the lanes, by their names within the queue."""
-
-    async def counts(self) -> dict[str, dict[str, int]]:
-        """Returns how many jobs of each lane are in each wire state."""
-
-    async def page(self, states: Sequence[str], first: int, limit: int, *, oldest: bool = False) -> list[Job]:
-        """Reads jobs of some wire states, from lane to lane behind those of the queue itself."""
-
-    async def look(self) -> tuple[int, list[str], list[str]]:
-        """Returns a number that grows with every new or removed lane, the ready lanes, and the busy ones."""
-
-    async def enter(self, lane: str) -> bool:
-        """Registers a lane that a peer has made; returns whether it was new."""
-
-    async def tend(
-        self,
-        *,
-        recovers: bool = True,
-        guard_ms: int = ...,
-        idle_ms: int = ...,
-        outage: Outage | None = None,
-    ) -> Tended:
-        """Maintains all lanes, in steps, unless another worker did so just now.
-
-        Args:
-            recovers: Whether this worker recovers stalled jobs as well. A worker that does not keeps no other
-                worker from it.
-            guard_ms: For how many ms it keeps others from doing the same.
-            idle_ms: After how many ms an empty lane is removed.
-            outage: After which silence the server counts as having been away; None to give no sign of life.
-        """
-
-    async def sweep_ids(self, cursor: str) -> tuple[str, int]:
-        """Drops entries of custom ids whose jobs are gone, in one step.
-
-        Returns:
-            The next cursor (``0`` at the end), and how many it dropped.
-        """
-
-    async def read_events(self, after: LanePlace) -> list[tuple[LanePlace, dict[bytes, bytes]]]:
-        """Reads events of all lanes behind a place, in order; those of the present ms are left for later."""
-
-    def fits(self, lane: str, abilities: Abilities) -> bool:
-        """Returns whether a worker may take jobs of a lane; a name that cannot be parsed fits none."""
-
-    def wake_key(self, worker_id: str) -> bytes:
-        """Returns the sorted set of the lanes that a worker is woken for."""
-
-    async def wake(self, worker_id: str) -> None:
-        """Ends a worker's wait for markers without naming a lane."""
-
-    async def scan(self, cursor: str) -> tuple[str, list[str]]:
-        """Makes one step through the server's keys; returns the next cursor (``0`` at the end) and lanes."""
 
 
 class Partitions(Protocol):

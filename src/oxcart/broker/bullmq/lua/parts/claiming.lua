@@ -89,6 +89,19 @@ local function read_job(id, key)
   return fields, text, starts, history, stalls
 end
 
+-- Returns the size of the payloads of some jobs.
+local function payload_bytes(records)
+  local size = 0
+  for _, fields in ipairs(records) do
+    for i = 1, #fields, 2 do
+      if fields[i] == "data" then
+        size = size + #fields[i + 1]
+      end
+    end
+  end
+  return size
+end
+
 -- Claims up to `asked.count` jobs. `limiting` builds the check by type and key (parts/limiting.lua); it is called
 -- only if the queue has such limits. Returns a table:
 --   jobs    a text per job: its id, and fields and values as before the claim
@@ -141,7 +154,7 @@ local function claim_jobs(asked, limiting)
 
   local suspects = {}
   local taken, keys, histories, bytes, full, passed_over, reading = {}, {}, {}, 0, false, 0, nil
-  local jobs, all_starts = answer.jobs, answer.starts
+  local jobs, all_starts, records = answer.jobs, answer.starts, {}
   answer.ids = taken
   local function pass_over()
     passed_over = passed_over + 1
@@ -169,8 +182,11 @@ local function claim_jobs(asked, limiting)
     if stalls and stalls ~= "0" and asked.isolates then
       suspects[#suspects + 1] = last
     end
-    jobs[last] = text
+    jobs[last], records[last] = text, fields
     bytes = bytes + #text
+    if bytes >= asked.bytes then -- a bound that is quick to know; now exactly
+      bytes = payload_bytes(records)
+    end
     full = last >= count or bytes >= asked.bytes
     if asked.spell and last % 8 == 0 and not full then
       local spent = os.clock()
