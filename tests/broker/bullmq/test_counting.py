@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from oxcart.broker.bullmq import broker as broker_module
+from oxcart.broker.bullmq import reading
 from oxcart.broker.bullmq import bulk
 from oxcart.broker.port import Ask, Outcome, OutcomeKind
 from oxcart.broker.progress import Progress
@@ -132,7 +132,7 @@ class TestPages:
         ids = [f"j{number:04}" for number in range(600)]
         await add(q, *ids)
         for most in (5000, 130, 600):
-            monkeypatch.setattr(broker_module, "PAGE", most)
+            monkeypatch.setattr(reading, "PAGE", most)
             assert [job.id for job in await q.broker.page("wait", 0, 599, oldest=True)] == ids
             assert [job.id for job in await q.broker.page("wait", 100, 450)] == ids[::-1][100:451]
             assert len(await q.broker.page("wait", 0, 10_000)) == 600
