@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import redis
 
-from oxcart.broker.bullmq import reading
-from oxcart.broker.bullmq import bulk
+from oxcart.broker.bullmq import bulk, reading
 from oxcart.broker.port import Ask, Outcome, OutcomeKind
 from oxcart.broker.progress import Progress
 from oxcart.model.errors import JobNotFound
