@@ -166,6 +166,39 @@ async def test_suspects_that_run_for_a_lease_let_the_next_ones_start(
         await gates.until(*suspects)
 
 
+async def test_a_suspect_that_waited_for_long_ones_takes_no_slot_of_a_claim_in_flight(
+    queue: Queue, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gates, silent, asked = Gates(queue), asyncio.Event(), asyncio.Event()
+    original = BullMQBroker.claim
+
+    async def claim(self: BullMQBroker, ask: Ask) -> Claimed:
+        if len(gates.started) == 2:
+            asked.set()
+            await silent.wait()
+        return await original(self, ask)
+
+    monkeypatch.setattr(BullMQBroker, "claim", claim)
+    suspects = [f"lost-{number}" for number in range(3)]
+    for job_id in suspects:
+        await add(queue, store, job_id, BESIDE)
+    async with Worker(queue, concurrency=4, lock_duration=0.6, shutdown_timeout=1).running():
+        await gates.until(*suspects[:2])
+        await until_held(store, suspects[2])
+        await queue.add_many([("n", None)] * 2)
+        await asyncio.wait_for(asked.wait(), LIMIT)
+        lease_over = asyncio.get_running_loop().time() + 0.8
+        await eventually(
+            lambda: len(gates.started) > 2 or asyncio.get_running_loop().time() > lease_over, "a lease", LIMIT
+        )
+        silent.set()
+        await eventually(lambda: len(gates.started) == 4, "the claimed jobs run", LIMIT)
+        assert suspects[2] not in gates.started
+        gates.end(*gates.started)
+        await gates.until(suspects[2])
+        gates.end(suspects[2])
+
+
 async def test_a_held_suspect_is_cancelled_at_once(queue: Queue, store: redis.Redis) -> None:
     gates = Gates(queue)
     async with Worker(queue, concurrency=2, shutdown_timeout=1).running():

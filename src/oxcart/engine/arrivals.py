@@ -84,7 +84,7 @@ class Arrivals:
         self.suspects = Suspects(
             concurrency,
             lock_ms / 1000,
-            busy=lambda: executor.load + self._runs.load,
+            busy=lambda: executor.load + self._runs.load + claims.asked_for,
             drained=claims.drained,
             start=self._start_suspect,
             give_back=self._give_back,

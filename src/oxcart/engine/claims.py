@@ -231,6 +231,11 @@ class Claims:
         return self._claiming and not self.paused and self._load() + self._asked_for < self._concurrency
 
     @property
+    def asked_for(self) -> int:
+        """How many slots calls in flight may fill."""
+        return self._asked_for
+
+    @property
     def owed(self) -> int:
         """How many outcomes are not committed yet."""
         return self._ending + sum(len(station.outcomes) for station in self._stations)

@@ -38,7 +38,7 @@ class Suspects:
         patience: Seconds that a lease lasts. Uncommitted outcomes of other jobs may delay a job that runs
             alone so long; afterwards their jobs run again anyway. A suspect that has run so long beside
             others makes room for the next.
-        busy: Returns how many other jobs the worker has.
+        busy: Returns how many other jobs the worker has, or may have with the replies of its calls.
         drained: Waits until no claim is in flight and every outcome is committed.
         start: Starts a job.
         give_back: Returns jobs to their queue, because the server did not take the note of one of them.
