@@ -34,6 +34,7 @@ async def serve(url: str) -> None:
     """Runs the API and one worker until standard input ends."""
     from oxcart import Queue, Worker
     from oxcart.http.application import app
+    from oxcart.http.pauses import shorten_pauses
     from oxcart.http.server import Server
 
     queue = Queue("bench", url=url, priorities="formal")
@@ -43,6 +44,7 @@ async def serve(url: str) -> None:
         return None
 
     async with queue, Worker(queue, concurrency=100).running(), Server(app([queue])) as server:
+        shorten_pauses()  # as `oxcart serve` does
         print(server.url, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 

@@ -187,6 +187,7 @@ async def _serve(server: Server) -> None:
     import asyncio
     import signal
 
+    from oxcart.http.pauses import shorten_pauses
     from oxcart.observe import logs
 
     logs.configure("text", "INFO")
@@ -198,6 +199,7 @@ async def _serve(server: Server) -> None:
         await server.start()
     except OSError as error:
         raise CommandError(f"cannot listen on {server.url}: {error.strerror or error}", FAILED) from error
+    shorten_pauses()
     output.text(f"HTTP API on {server.url}, queues {', '.join(server.api.service.queues)}")
     await ended.wait()
     output.text("ending: requests under way have 10 s")
