@@ -35,7 +35,14 @@ NAMES = (
 
 
 class _Bare(ast.NodeTransformer):
-    """Removes what never runs: annotations and texts that are statements."""
+    """Removes what no test can see: annotations, and which parameters have to be named."""
+
+    def visit_arguments(self, node: ast.arguments) -> ast.AST:
+        # A bare * is no product.
+        node.args = [*node.posonlyargs, *node.args, *node.kwonlyargs]
+        node.defaults += [one for one in node.kw_defaults if one is not None]
+        node.posonlyargs, node.kwonlyargs, node.kw_defaults = [], [], []
+        return self.generic_visit(node)
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         node.annotation = None

@@ -87,6 +87,9 @@ def test_changes_of_annotations_are_no_mutants() -> None:
     assert _dumped("def f(a: int | None) -> int | str: ...") == _dumped(
         "def f(a: int & None) -> int & str: ..."
     )
+    named = "def f(a, *, b, c=1): ..."
+    assert _dumped(named) == _dumped(named.replace("*", "/"))
+    assert _dumped(named) != _dumped(named.replace("c=1", "c=2"))
     assert _dumped("a: int | str = 1") == _dumped("a: int & str = 1")
     assert _dumped("a: int = 1") != _dumped("a: int = 2")
 
