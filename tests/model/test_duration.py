@@ -52,6 +52,13 @@ def test_negative(value: Any) -> None:
         parse_ms(value, "delay")
 
 
+def test_a_hundred_years_are_the_longest() -> None:
+    assert MAX_MS == 3_153_600_000_000
+    assert parse_ms("36500d", "delay") == MAX_MS
+    with pytest.raises(ValidationError, match="delay must be at most 100 years, got '36500d1ms'"):
+        parse_ms("36500d1ms", "delay")
+
+
 @pytest.mark.parametrize("value", [1e300, float("inf"), 10**30, "99999999999d", timedelta.max])
 def test_too_long(value: Any) -> None:
     with pytest.raises(ValidationError, match="delay must be at most 100 years, got "):
