@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 from oxcart import PermanentError, Queue, Worker
+from oxcart.broker.port import Ask
 from oxcart.broker.workers import WorkerRecord
 from oxcart.cli import checks
 from oxcart.cli.checks import Finding
-from oxcart.cli.queue_checks import QueueFacts, judge
+from oxcart.cli.queue_checks import QueueFacts, Stuck, judge
+from oxcart.handle import JobHandle
 from oxcart.model.errors import JobFailed
 from tests.cli.conftest import Commands
 from tests.servers import ValkeyServer
+from tests.signals import eventually
 
 WORKER = WorkerRecord(id="w", name="w")
 HOUR = 3600
@@ -50,6 +53,14 @@ def ago(seconds: float) -> int:
         (QueueFacts("q", {"waiting": 2}, paused=True, paused_for=2 * HOUR), 0, {"paused q": "warning"}),
         (QueueFacts("q", paused=True), 0, {"paused q": "note"}),
         (QueueFacts("q", paused=True, oldest="a", waited=2 * HOUR), 0, {"paused q": "warning"}),
+        (QueueFacts("q", running=Stuck(2, "a", 97)), 0, {"running jobs of q": "warning"}),
+        (QueueFacts("q", running=Stuck(1, "a", HOUR)), 0, {"running jobs of q": "problem"}),
+        (QueueFacts("q", running=Stuck(1, "a", HOUR)), 1, {}),
+        (QueueFacts("q", {}, (WORKER,), running=Stuck(1, "a", HOUR)), 0, {}),
+        (QueueFacts("q", overdue=Stuck(5, "a", 97)), 0, {"overdue jobs of q": "warning"}),
+        (QueueFacts("q", overdue=Stuck(5, "a", HOUR)), 0, {"overdue jobs of q": "problem"}),
+        (QueueFacts("q", overdue=Stuck(5, "a", 97)), 1, {}),
+        (QueueFacts("q", unhandled={"x": Stuck(5, "a", 0, "why")}), 1, {"no handler for x of q": "warning"}),
         (QueueFacts("q", late={"daily": 90.0}), 0, {"schedule daily of q": "warning"}),
         (QueueFacts("q", {"completed": 9_999}), 0, {}),
         (QueueFacts("q", {"completed": 10_000}), 0, {"completed jobs of q": "note"}),
@@ -127,6 +138,52 @@ def test_a_worker_of_ours_and_a_peer_attend_a_queue(ox: Commands, clean: ValkeyS
         peer.client_setname("bull:dmlkZW8=:w:node")  # as Node names the connection of a worker
         assert "no worker for video" not in found(ox)
     assert "no worker for video" in found(ox)
+
+
+def test_jobs_of_a_lost_worker_while_none_lives(ox: Commands, clean: ValkeyServer, client: Any) -> None:
+    async def claim() -> None:
+        async with Queue("mail", url=clean.url) as queue:
+            await queue.add("hello", job_id="lost")
+            await queue._core.broker.claim(Ask(1, worker="w1"))  # as a worker that is killed at once
+
+    asyncio.run(claim())
+    one = found(ox)["running jobs of mail"]
+    assert one["level"] == "warning"
+    assert one["detail"].startswith("1 job is running, the first, lost, for ")
+    assert one["fix"] == "oxcart work MODULE:QUEUE"
+    client.hset("bull:mail:lost", "processedOn", ago(HOUR))
+    assert ox("doctor").code == 1
+
+
+def test_overdue_jobs_without_a_worker(ox: Commands, client: Any) -> None:
+    ox("add", "mail", "hello", "--job-id", "first", "--delay", "1m")
+    assert "overdue jobs of mail" not in found(ox)
+    client.hset("bull:mail:first", "timestamp", ago(HOUR))
+    one = found(ox)["overdue jobs of mail"]
+    assert one["detail"].startswith("1 delayed job is overdue, first for 59m")
+    assert one["level"] == "problem"
+
+
+def test_jobs_without_a_handler(ox: Commands, clean: ValkeyServer) -> None:
+    async def look() -> dict[str, dict[str, str]]:
+        async with Queue("mail", url=clean.url) as queue:
+            queue.job(name="other")(lambda: None)
+            async with Worker(queue, name="w1").running():
+                job = await queue.add("hello", job_id="first")
+                await eventually(lambda: _is_put_off(job), "the job is put off")
+                return await asyncio.to_thread(found, ox)
+
+    one = asyncio.run(look())["no handler for hello of mail"]
+    assert one["detail"].endswith("the first is first: no handler for hello in worker w1")
+    assert one["fix"].endswith("oxcart jobs mail --state delayed --name hello")
+    assert "no handler for hello in worker w1" in " ".join(ox("job", "mail", "first").out.split())
+    assert ox("job", "mail", "first", "--json").json["put_off"] == "no handler for hello in worker w1"
+    assert "no handler for hello" in " ".join(ox("jobs", "mail").out.split())
+
+
+async def _is_put_off(job: JobHandle[Any]) -> bool:
+    found = await job.get()
+    return found is not None and found.put_off is not None
 
 
 def test_a_long_pause(ox: Commands, client: Any) -> None:

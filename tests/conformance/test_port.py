@@ -89,6 +89,26 @@ async def test_delays_and_when_the_next_is_due(bench: Bench) -> None:
     assert due == answer.due_ms
 
 
+async def test_a_job_without_a_handler_says_why_it_was_put_off(bench: Bench) -> None:
+    job_id = await bench.add()
+    (job,) = await claimed(bench, worker="w1")
+    put_off = outcome(bench, job, "d", delay_ms=3_600_000, counts=False, unhandled=True)
+    assert (await bench.broker.finish([put_off], Ask(0)))[0] == [1]
+    (found,) = await bench.broker.get([job_id])
+    assert found is not None
+    assert found.put_off == f"no handler for {found.name} in worker w1"
+    await bench.broker.promote_job(job_id)
+    (job,) = await claimed(bench, worker="w2")
+    (found,) = await bench.broker.get([job_id])
+    assert found is not None
+    assert found.put_off is None
+    later = outcome(bench, job, "d", delay_ms=3_600_000, counts=False)
+    await bench.broker.finish([later], Ask(0))
+    (found,) = await bench.broker.get([job_id])
+    assert found is not None
+    assert found.put_off is None
+
+
 async def test_states_counts_and_pages_agree(bench: Bench) -> None:
     held_id = await bench.add(partition_key="one")
     waiting = [await bench.add(partition_key="one") for _ in range(3)]

@@ -38,7 +38,7 @@ UntilOption = Annotated[
     str | None, typer.Option("--until", metavar="TIME", help="Only jobs changed until then; as --since.")
 ]
 ReasonOption = Annotated[
-    str | None, typer.Option("--reason", metavar="TEXT", help="Only jobs whose failure contains this text.")
+    str | None, typer.Option("--reason", metavar="TEXT", help="Only jobs whose failure, or its code, contains this text.")
 ]
 WorkerOption = Annotated[
     list[str] | None,
@@ -198,6 +198,7 @@ def _show_groups(found: Failures, limit: int, utc: bool) -> None:
                     f"{name} ({count})" if len(group.names) > 1 else name
                     for name, count in sorted(group.names.items(), key=lambda item: -item[1])[:5]
                 ),
+                "  code": ", ".join(sorted(group.codes)) or None,
                 "  category": ", ".join(sorted(each for each in group.categories if each)) or None,
                 "  state": ", ".join(f"{state} ({count})" for state, count in sorted(group.states.items())),
                 "  last reason": group.example if group.example != group.reason else None,
@@ -237,8 +238,10 @@ def _changed(job: Job) -> int:
 def _outcome(job: Job, place: str) -> Any:
     from oxcart.model.search import failure_of
 
-    return failure_of(job) or (
-        output.data(job.return_value) if place == "completed" and job.return_value is not None else None
+    return (
+        job.put_off
+        or failure_of(job)
+        or (output.data(job.return_value) if place == "completed" and job.return_value is not None else None)
     )
 
 

@@ -354,6 +354,7 @@ def as_document(job: Job, wire_state: str) -> dict[str, Any]:
     document: dict[str, Any] = {"id": job.id, "name": job.name, "state": state, "wire_state": wire_state}
     document["steps"] = msgspec.to_builtins(job.steps)
     document["signals"] = job.signals
+    document["put_off"] = job.put_off
     for field in job.__struct_fields__:
         value = getattr(job, field)
         if field != "state":
@@ -456,6 +457,7 @@ def _facts(job: Job, wire_state: str, wire: bool) -> dict[str, Any]:
         "parent": job.parent_key,
         "stalled": job.stalled_count or None,
         "reason": job.failed_reason,
+        "put off": job.put_off,
         "cannot be decoded": job.fault,
         "category": job.category,
         "code": job.extra.get("ox:code"),

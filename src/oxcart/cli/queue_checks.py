@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from oxcart.cli import output
@@ -11,6 +11,7 @@ from oxcart.cli.checks import Finding, Level
 
 if TYPE_CHECKING:
     from oxcart.broker.workers import WorkerRecord
+    from oxcart.model.job import Job
     from oxcart.queue import Queue
 
 #: Seconds that jobs may wait without a worker before this is a problem.
@@ -26,6 +27,25 @@ KEPT = (10_000, 100_000)
 #: Events that are read at most to find the latest pause, and schedules to find those that are late.
 EVENTS = 2000
 SCHEDULES = 1000
+#: Delayed jobs, those that are due first, that are read at most.
+DELAYED = 200
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """Jobs that do not go on.
+
+    Attributes:
+        count: How many.
+        first: The id of one of them.
+        seconds: For how long that one has been so.
+        why: What a worker noted, or empty.
+    """
+
+    count: int = 0
+    first: str = ""
+    seconds: float = 0.0
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,6 +61,9 @@ class QueueFacts:
         oldest: The id of the job that is ready for longest, or None.
         waited: Seconds since that job became ready.
         late: The schedules whose next run is overdue, and by how many seconds.
+        running: The jobs that run; the time is that since the start.
+        overdue: Delayed jobs whose time has come.
+        unhandled: Jobs that workers put off because they have no handler for them, by the jobs' names.
         unroutable: How many waiting jobs no worker matches, by their targets.
         kept: For how many seconds it keeps completed and failed jobs; None for ever.
     """
@@ -53,6 +76,9 @@ class QueueFacts:
     oldest: str | None = None
     waited: float = 0.0
     late: Mapping[str, float] = field(default_factory=dict)
+    running: Stuck = Stuck()
+    overdue: Stuck = Stuck()
+    unhandled: Mapping[str, Stuck] = field(default_factory=dict)
     unroutable: Mapping[str, int] = field(default_factory=dict)
     kept: tuple[int | None, int | None] = (None, None)
 
@@ -67,10 +93,12 @@ async def read_facts(queue: Queue) -> QueueFacts:
     now = await queue._core.broker.now()
     oldest, waited = await _oldest(queue, now)
     is_paused = await queue.is_paused()
+    counts = await queue.counts()
+    delayed = await queue.jobs.list("delayed", limit=DELAYED, oldest=True) if counts.get("delayed") else []
     return QueueFacts(
         name=queue.name,
         kept=await queue._core.broker.kept_seconds(),
-        counts=await queue.counts(),
+        counts=counts,
         workers=tuple(await queue.workers.list()),
         paused=is_paused,
         paused_for=await _paused_for(queue, now) if is_paused else None,
@@ -81,8 +109,39 @@ async def read_facts(queue: Queue) -> QueueFacts:
             for one in await queue.schedules.list(limit=SCHEDULES)
             if 0 < one.next_ms < now - MISSED * 1000
         },
+        running=await _running(queue, counts.get("active", 0), now),
+        overdue=_overdue(delayed, now),
+        unhandled=_unhandled(delayed),
         unroutable=await queue.workers.unroutable(),
     )
+
+
+async def _running(queue: Queue, count: int, now: int) -> Stuck:
+    if not count:
+        return Stuck()
+    for job in await queue.jobs.list("active", limit=1, oldest=True):
+        return Stuck(count, job.id, max(0, now - (job.processed_on or now)) / 1000)
+    return Stuck()  # they have ended meanwhile
+
+
+def _overdue(delayed: Sequence[Job], now: int) -> Stuck:
+    times = [(now - _due(job), job.id) for job in delayed if _due(job) < now]
+    late, first = max(times, default=(0, ""))
+    return Stuck(len(times), first, late / 1000)
+
+
+def _due(job: Job) -> int:
+    moved = job.extra.get("ox:moved", "")
+    return max(job.timestamp, job.processed_on or 0, int(moved) if moved.isdigit() else 0) + job.delay
+
+
+def _unhandled(delayed: Sequence[Job]) -> dict[str, Stuck]:
+    found: dict[str, Stuck] = {}
+    for job in delayed:
+        if why := job.put_off:
+            known = found.get(job.name, Stuck(0, job.id, 0, why))
+            found[job.name] = replace(known, count=known.count + 1)
+    return found
 
 
 async def _oldest(queue: Queue, now: int) -> tuple[str | None, float]:
@@ -117,7 +176,15 @@ def judge(facts: QueueFacts, connected: int = 0) -> list[Finding]:
         facts: What is known of it.
         connected: How many connections name themselves workers of it, peers included.
     """
-    return [*_waiting(facts, connected), *_pause(facts), *_schedules(facts), *_ended(facts)]
+    attended = bool(facts.workers or connected)
+    return [
+        *_waiting(facts, connected),
+        *([] if attended else _abandoned(facts)),
+        *_without_handler(facts),
+        *_pause(facts),
+        *_schedules(facts),
+        *_ended(facts),
+    ]
 
 
 def _waiting(facts: QueueFacts, connected: int) -> list[Finding]:
@@ -148,6 +215,50 @@ def _waiting(facts: QueueFacts, connected: int) -> list[Finding]:
             )
         ]
     return []
+
+
+def _abandoned(facts: QueueFacts) -> list[Finding]:
+    """Lists jobs that nobody runs, promotes or recovers while no worker lives."""
+    found = []
+    running, overdue = facts.running, facts.overdue
+    if running.count:
+        jobs = "1 job is" if running.count == 1 else f"{running.count:,} jobs are"
+        found.append(
+            Finding(
+                f"running jobs of {facts.name}",
+                "problem" if running.seconds > UNATTENDED else "warning",
+                f"{jobs} running, the first, {running.first}, for {output.span(running.seconds)}, "
+                "but no worker lives; the next worker recovers jobs of lost ones",
+                "oxcart work MODULE:QUEUE",
+            )
+        )
+    if overdue.count and not facts.paused:
+        jobs = "1 delayed job is" if overdue.count == 1 else f"{overdue.count:,} delayed jobs are"
+        found.append(
+            Finding(
+                f"overdue jobs of {facts.name}",
+                "problem" if overdue.seconds > UNATTENDED else "warning",
+                f"{jobs} overdue, {overdue.first} for {output.span(overdue.seconds)}, "
+                "and no worker serves the queue",
+                "oxcart work MODULE:QUEUE",
+            )
+        )
+    return found
+
+
+def _without_handler(facts: QueueFacts) -> list[Finding]:
+    found = []
+    for name, jobs in sorted(facts.unhandled.items()):
+        many = "1 job is" if jobs.count == 1 else f"{jobs.count:,} jobs are"
+        found.append(
+            Finding(
+                f"no handler for {name} of {facts.name}",
+                "warning",
+                f"{many} put off again and again, the first is {jobs.first}: {jobs.why}",
+                f"start a worker that handles {name}; oxcart jobs {facts.name} --state delayed --name {name}",
+            )
+        )
+    return found
 
 
 def _pause(facts: QueueFacts) -> list[Finding]:

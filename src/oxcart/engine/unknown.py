@@ -44,4 +44,6 @@ class UnknownNames:
                 extra=job.log_fields(),
             )
         first, last = DELAY
-        return self._verdict.snoozed(job, min(first * 2 ** min(job.fencing - 1, 30), last))
+        outcome = self._verdict.snoozed(job, min(first * 2 ** min(job.fencing - 1, 30), last))
+        outcome.unhandled = True
+        return outcome

@@ -206,6 +206,15 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return [line.partition("\t")[0] for line in self.extra.get(FIELD_SIGNALS, "").splitlines()]
 
     @property
+    def put_off(self) -> str | None:
+        """Why the latest worker put it off without running it: it has no handler for the name. Or None."""
+        if self.extra.get("ox:unhandled") != str(self.attempts_started):
+            return None  # not put off, or claimed again since
+        if self.finished_on is not None or self.state is State.RUNNING:
+            return None
+        return f"no handler for {self.name} in worker {self.worker_id or '(unnamed)'}"
+
+    @property
     def idempotency_key(self) -> str | None:
         """Its idempotency key, if any."""
         return self.extra.get("ox:idem")

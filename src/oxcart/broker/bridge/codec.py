@@ -312,6 +312,7 @@ def outcome_of(o: Outcome, facts: bytes, version: str = "") -> bytes:
             o.dead,
             o.waits,
             version,
+            o.unhandled,
         )
     )
 

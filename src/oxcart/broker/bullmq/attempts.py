@@ -68,7 +68,7 @@ def end_args(outcomes: Sequence[Outcome], metrics: int, version: str = "") -> li
         elif kind == retry:
             args += (o.value, o.stack)
         elif kind == delay:
-            args += (o.value, o.stack, o.delay_ms, "" if o.counts else f"1{o.waits}")
+            args += (o.value, o.stack, o.delay_ms, "" if o.counts else "2" if o.unhandled else f"1{o.waits}")
         elif kind == OutcomeKind.HOLD_QUEUE:
             args.append(o.delay_ms)
     args.append(metrics or "")

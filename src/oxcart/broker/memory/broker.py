@@ -355,6 +355,8 @@ class MemoryBroker(Parts):
             record.excused += not outcome.counts
             record.moved_ms = at_ms
             record.waits = outcome.waits
+            if outcome.unhandled:
+                record.unhandled = record.starts
             arrived = any(name == outcome.waits for name, _ in record.signals)
             store.make_delayed(record, at_ms, 0 if arrived else outcome.delay_ms)
         else:

@@ -51,6 +51,7 @@ def job_of(queue: str, record: Record, sealer: Sealer | None, *, lenient: bool =
         "ox:category": record.category or None,
         "ox:code": record.code or None,
         "ox:dead": record.dead or None,
+        "ox:unhandled": record.unhandled,
         "ox:idem": record.options.idempotency_key,
         "ox:checkpoint": None if checkpoint is None else msgspec.json.encode(checkpoint).decode(),
     }

@@ -30,6 +30,7 @@ class Record:
         steps: The records of durable steps, by their names.
         signals: Names and data of signals that the job has not received, the oldest first.
         waits: The signal that the job waits for; empty for none.
+        unhandled: The latest start whose worker had no handler for the job's name.
     """
 
     id: str
@@ -67,6 +68,7 @@ class Record:
     steps: dict[str, bytes] = field(default_factory=dict)
     signals: list[tuple[str, bytes]] = field(default_factory=list)
     waits: str = ""
+    unhandled: int | None = None
 
     @property
     def expires_ms(self) -> int | None:

@@ -110,6 +110,8 @@ class Outcome(msgspec.Struct):
         delay_ms: Delayed: how long. Held: for how long.
         counts: Delayed: whether this was an attempt.
         waits: Delayed without being an attempt: the signal that ends the delay early; empty for none.
+        unhandled: Delayed without being an attempt: whether the reason is that the worker has no handler for
+            the job's name.
         lifo: Retry now: in front of the others.
         claim: The claimed job that it ends; its fields spare brokers a read. None if
             it was not kept.
@@ -132,6 +134,7 @@ class Outcome(msgspec.Struct):
     counts: bool = True
     lifo: bool = False
     waits: str = ""
+    unhandled: bool = False
     claim: ClaimedJob | None = None
     error: BaseException | None = None
 

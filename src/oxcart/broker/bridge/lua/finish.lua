@@ -143,6 +143,9 @@ function end_as.d(id, o, facts)
       o[11] = 0 -- it arrived after the handler had looked for it
     end
   end
+  if o[21] then
+    call("HSET", P .. "ox:job:" .. id, "ox:unhandled", o[4])
+  end
   local due = string.format("%.0f", o[5] + o[11])
   call("HSET", P .. "ox:job:" .. id, "delay", math.max(1, o[11]), "ox:moved", o[5])
   call("SET", P .. "jobs:status:" .. id, "delayed")

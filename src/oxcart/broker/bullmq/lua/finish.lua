@@ -9,8 +9,8 @@
 --          f failed     reason, stacktrace ("" to leave it), attempts allowed, category or "", why it is a dead letter
 --                       although attempts are left, or ""
 --          r retry now  reason, stacktrace
---          d delay      reason or "", stacktrace, delay, "1" when the attempt does not count, followed by the signal
---                       that the job waits for, if it waits for one
+--          d delay      reason or "", stacktrace, delay, and "" if the attempt counts. Otherwise "1", followed by the
+--                       signal that the job waits for, if it waits for one, or "2" if its name has no handler
 --          w return     (nothing)
 --          h wait for its children  (nothing)
 --          l return     for how many ms the queue is held: its rate limit permits no start
@@ -437,6 +437,11 @@ local function make_other_kinds()
         delay = "0" -- it arrived after the handler had looked for it
       end
     end
+    local why = signal == "" and "the handler snoozed the job" or "the handler waits for a signal"
+    if ARGV[at + 3] == "2" then
+      call("HSET", P .. id, "ox:unhandled", job[4])
+      why = "the worker has no handler for its name"
+    end
     call("HSET", P .. id, "delay", delay, "ox:moved", time)
     local entry = seldom().insert_delayed(P, id, tonumber(time), tonumber(delay))
     seldom().wake_later(P)
@@ -445,8 +450,7 @@ local function make_other_kinds()
       local to = again and "retrying" or "delayed"
       record_attempt(job.facts, entry, id, "snoozed", time, ARGV[at], ARGV[at + 1], categories[index],
         failure_codes[index], to)
-      note(job, index, "snoozed", to,
-        signal == "" and "the handler snoozed the job" or "the handler waits for a signal", time, ARGV[at])
+      note(job, index, "snoozed", to, why, time, ARGV[at])
     else
       record_attempt(job.facts, entry, id, "retried", time, ARGV[at], ARGV[at + 1], categories[index],
         failure_codes[index])
