@@ -126,8 +126,8 @@ def generations(bronze: DataFrame) -> DataFrame:
     Adds ``first_id`` (names the generation), ``born`` (``added``, ``replayed``, or null where the beginning
     is unknown), ``attempt`` (0 before the first), ``state`` (null for events that change none),
     ``from_state``, ``from_ordinal``, ``from_ms``, ``ready_ms`` (when the job last became ready),
-    ``life_name``, ``tags`` (as JSON) and ``limit_key`` of the job, if known by then, and the fields of the
-    attempt record (``r``).
+    ``life_name``, ``life_created``, ``tags`` (as JSON) and ``limit_key`` of the job, if known by then, and
+    the fields of the attempt record (``r``). A replayed job has name and creation of its earlier generation.
     """
     mine = job_events(bronze)
     # Everything below is by job: rows are shuffled once, and sorted once.
@@ -144,9 +144,12 @@ def generations(bronze: DataFrame) -> DataFrame:
         found = fn.when(value.isNotNull(), fn.struct("first_id", value.alias("value")))
         return fn.last(found, True).over(window)
 
-    def of_generation(found: str) -> Column:
-        """The found value if it is of the same generation, else null."""
-        return fn.when(fn.col(f"{found}.first_id") == fn.col("first_id"), fn.col(f"{found}.value"))
+    def of_generation(found: str, *, kept: bool = False) -> Column:
+        """The found value if it is of the same generation, or if a replay keeps it; else null."""
+        same = fn.col(f"{found}.first_id") == fn.col("first_id")
+        if kept:
+            same = same | (fn.col("born") == "replayed")
+        return fn.when(same, fn.col(f"{found}.value"))
 
     replayed = (event == "waiting") & prev.isin("failed", "completed")
     active = fn.when(event == "active", 1).otherwise(0)
@@ -175,6 +178,7 @@ def generations(bronze: DataFrame) -> DataFrame:
             "_next": fn.lead(fn.struct("first_id", event.alias("value"))).over(of_job),
             "_ready": last(fn.when(event == "waiting", fn.col("at_ms")), of_job),
             "_name": last(fn.col("name"), of_job),
+            "_made": last(fn.when(event == "added", fn.coalesce("r.created", "at_ms")), of_job),
             "_tags": last(fn.col("r.tags"), of_job),
             "_key": last(fn.col("r.key"), of_job),
             "_before": fn.last(fn.when(begins, fn.col("_actives")), True).over(of_job),
@@ -185,7 +189,9 @@ def generations(bronze: DataFrame) -> DataFrame:
             "attempt": (fn.col("_actives") - fn.coalesce("_before", fn.lit(0))).cast("int"),
             "state": _state(event, of_generation("_came"), of_generation("_next")),
             "ready_ms": of_generation("_ready"),
-            "life_name": of_generation("_name"),  # `added` has it, and begins a generation
+            # `added` has name and creation, and begins a generation; a replayed job keeps those of its id.
+            "life_name": of_generation("_name", kept=True),
+            "life_created": of_generation("_made", kept=True),
             "tags": of_generation("_tags"),
             "limit_key": of_generation("_key"),
         }
@@ -202,7 +208,7 @@ def generations(bronze: DataFrame) -> DataFrame:
                 "from_ms": fn.col("_from.at_ms"),
             }
         )
-        .drop("_actives", "_begun", "_first", "_came", "_next", "_ready", "_name", "_tags", "_key")
+        .drop("_actives", "_begun", "_first", "_came", "_next", "_ready", "_name", "_made", "_tags", "_key")
         .drop("_before", "_last", "_from")
     )
 

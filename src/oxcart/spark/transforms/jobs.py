@@ -36,11 +36,9 @@ def jobs(generations: DataFrame, attempts: DataFrame) -> DataFrame:
         generations.groupBy(*key)
         .agg(
             fn.max("born").alias("born"),
-            fn.max("name").alias("_name"),
+            fn.max("life_name").alias("_name"),
             fn.max("r.name").alias("_r_name"),
-            fn.min(fn.when(fn.col("event") == "added", fn.coalesce("r.created", "at_ms"))).alias(
-                "created_ms"
-            ),
+            fn.min("life_created").alias("created_ms"),
             fn.max(state).alias("_last"),
             fn.min(over).alias("_over"),
             fn.max(fn.when(fn.col("event") != "removed", True)).alias("_lived"),
