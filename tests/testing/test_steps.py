@@ -49,9 +49,11 @@ async def test_drain_leaves_jobs_that_wait_for_a_signal() -> None:
     queue, calls = make_queue()
     with manual(queue):
         job = await queue.add("order")
-        await drain(queue)
+        report = await drain(queue)
+        assert [one.id for one in report.suspended] == [job.id]
         assert (await job.get()).steps[-1].kind == "wait"
         await job.signal("shipped", 1)
+        assert (await job.get()).finished_on is None  # the next drain runs it
         await drain(queue)
         assert await job.result() == [1]
     assert calls == ["charge"]

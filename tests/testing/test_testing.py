@@ -526,10 +526,37 @@ class TestDrain:
         assert report.counts == {"completed": 1, "unhandled": 1}
         assert (await queue.counts())["delayed"] == 1
 
+    async def test_leaves_and_reports_jobs_that_sleep_or_wait_for_a_signal(self, queue: Queue) -> None:
+        @queue.job
+        async def sleeps(job: RunningJob) -> None:
+            await job.sleep("3d")
+
+        @queue.job
+        async def naps(job: RunningJob) -> str:
+            await job.sleep("10ms")
+            return "awake"
+
+        @queue.job
+        async def waits(job: RunningJob) -> Any:
+            return await job.wait_signal("approved", "7d")
+
+        jobs = [await sleeps.enqueue(), await waits.enqueue()]
+        await naps.enqueue()
+        report = await drain(queue)
+        assert {job.id for job in report.suspended} == {job.id for job in jobs}
+        assert [one.value for one in report.completed] == ["awake"]
+        assert report.counts["suspended"] == 2
+        await jobs[1].signal("approved", "yes")
+        report = await drain(queue)
+        assert [one.value for one in report.completed] == ["yes"]
+        assert [job.id for job in report.suspended] == [jobs[0].id]
+
     async def test_says_what_was_left(self, queue: Queue) -> None:
         queue.fallback(lambda: None)
-        await queue.add("later", delay="1h")
-        with pytest.raises(DrainTimeout, match=r"not empty within 0\.05 s: .*'delayed': 1"):
+        await queue.add("later", delay="1h", job_id="mine")
+        with pytest.raises(
+            DrainTimeout, match=r"not empty within 0\.05 s: .*'delayed': 1.*, the first mine \(later\);"
+        ):
             await drain(queue, within="50ms")
 
     async def test_several_queues(self, make_queue: MakeQueue) -> None:

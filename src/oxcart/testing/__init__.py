@@ -34,7 +34,7 @@ failure categories, control values, middleware, ``job.state``, progress, logs, l
 timeouts of async handlers. They differ in this:
 
 - No job waits: they skip delays, backoffs, snoozes and sleeps. A job that waits for a signal stays until the
-  test sends it. Priorities count only in ``drain``.
+  test sends it; in manual mode it runs in the next ``drain``. Priorities count only in ``drain``.
 - Plain functions run in the test's own thread and context, so they see its database transaction. They have
   no time limit. Handlers with ``run="process"`` run in the test's process.
 - Jobs run one by one, so a batch handler receives one job a call.

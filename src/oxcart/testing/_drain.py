@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, overload
 
@@ -22,6 +23,8 @@ from oxcart.testing._report import Report
 _PAGE = 1000
 #: Seconds between checks of a queue, if no job ends meanwhile.
 _LOOK = 0.02
+#: How many of the jobs that were left a message names.
+_NAMED = 5
 
 
 class DrainTimeout(OxcartError, TimeoutError):
@@ -58,7 +61,8 @@ def drain(
     """Runs all jobs of queues, and the jobs that these enqueue, until none is ready, running or delayed.
 
     A real ``Worker`` runs them; in manual mode they run in the test, without delays. Jobs whose names have no
-    handler stay and are reported.
+    handler stay and are reported. So do jobs that wait for a signal or sleep (``job.wait_signal``,
+    ``job.sleep``), unless their time comes within the time limit.
 
     Args:
         *queues: The queues, all of them asynchronous or all of ``oxcart.sync``.
@@ -71,7 +75,7 @@ def drain(
         A report of all attempts; awaited for an asynchronous queue.
 
     Raises:
-        DrainTimeout: Jobs were left.
+        DrainTimeout: Other jobs were left.
         WrongState: A queue is paused.
     """
     if not queues:
@@ -102,7 +106,8 @@ async def _drain(
     async with worker.running():
         try:
             async with asyncio.timeout(limit):
-                while not await _is_empty(queues, skip_delays, report):
+                ends = time.monotonic() + limit
+                while not await _is_empty(queues, skip_delays, report, ends - time.monotonic()):
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(_LOOK):
                             await observer.moved.wait()
@@ -116,8 +121,19 @@ async def _drain(
                 }
                 for queue in queues
             }
-            raise DrainTimeout(f"not empty within {limit:g} s: {left}; {report.counts} so far") from None
+            first = [job_id for queue in queues for job_id in await _first_left(queue)]
+            raise DrainTimeout(
+                f"not empty within {limit:g} s: {left}, the first {', '.join(first[:_NAMED])}; "
+                f"{report.counts} so far"
+            ) from None
     return report
+
+
+async def _first_left(queue: Queue) -> list[str]:
+    found: list[str] = []
+    for state in ("active", "waiting", "prioritized", "delayed", "waiting-children"):
+        found += [f"{job.id} ({job.name})" for job in await queue.jobs.list(state, limit=_NAMED, oldest=True)]
+    return found
 
 
 async def _drain_memory(modes: Sequence[Mode]) -> Report:
@@ -141,11 +157,14 @@ async def _drain_memory(modes: Sequence[Mode]) -> Report:
             mode.also = None
     for mode in modes:
         report.unhandled += [job for job in await mode.broker.get(mode.unhandled()) if job is not None]
+        waiting = [one for one in mode.waiting() if mode.is_waiting_for_signal(one)]
+        report.suspended += [job for job in await mode.broker.get(waiting) if job is not None]
     return report
 
 
-async def _is_empty(queues: list[Queue], skip_delays: bool, report: Report) -> bool:
+async def _is_empty(queues: list[Queue], skip_delays: bool, report: Report, left: float) -> bool:
     unhandled: list[Job] = []
+    suspended: list[Job] = []
     empty = True
     for queue in queues:
         counts = await queue._core.broker.counts_at_once()
@@ -158,12 +177,23 @@ async def _is_empty(queues: list[Queue], skip_delays: bool, report: Report) -> b
             if queue._core.handlers.find(job.name) is None:
                 unhandled.append(job)
                 continue
+            if is_suspended(job, await queue._core.broker.now() + left * 1000):
+                suspended.append(job)
+                continue
             empty = False
             if skip_delays:
                 with contextlib.suppress(WrongState):  # it became due meanwhile
                     await queue._core.broker.promote_job(job.id)
-    report.unhandled = unhandled
+    report.unhandled, report.suspended = unhandled, suspended
     return empty
+
+
+def is_suspended(job: Job, until_ms: float) -> bool:
+    """Returns whether a delayed job sleeps, or waits for a signal, beyond a time."""
+    for step in job.steps[-1:]:
+        if step.kind in ("sleep", "wait") and job.delay > 0:
+            return step.until_ms is None or step.until_ms > until_ms
+    return False
 
 
 class _Recorder:

@@ -164,7 +164,7 @@ class Mode(MemoryServer):
 
 
 class ModeSteps(MemorySteps):
-    """Steps of a queue in inline or manual mode: a signal runs the job that waited for it."""
+    """Steps of a queue in inline or manual mode: inline, a signal runs the job that waited for it."""
 
     def __init__(self, broker: ModeBroker) -> None:
         super().__init__(broker)

@@ -58,11 +58,13 @@ class Report:
     Attributes:
         attempts: Every attempt, in the order in which they ended.
         unhandled: Jobs that did not run, because their names have no handler.
+        suspended: Jobs that ``drain`` left, because they sleep or wait for a signal.
     """
 
     def __init__(self) -> None:
         self.attempts: list[Attempt] = []
         self.unhandled: list[Job] = []
+        self.suspended: list[Job] = []
 
     def __repr__(self) -> str:
         return f"Report({self.counts})"
@@ -75,6 +77,8 @@ class Report:
             counts[attempt.end] = counts.get(attempt.end, 0) + 1
         if self.unhandled:
             counts["unhandled"] = len(self.unhandled)
+        if self.suspended:
+            counts["suspended"] = len(self.suspended)
         return counts
 
     @property
