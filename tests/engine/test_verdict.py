@@ -241,6 +241,14 @@ class TestReasons:
         assert len(outcome.value) < LONGEST_REASON + 100
         assert len(outcome.stack) < LONGEST_REASON + 200
 
+    def test_the_reason_of_a_key_error_has_its_class(self) -> None:
+        class Missing(KeyError):
+            def __str__(self) -> str:
+                return "no such customer"
+
+        for error, reason in ((KeyError("missing"), "KeyError: 'missing'"), (Missing(), "no such customer")):
+            assert verdict.of_error(make_job(), error).value.decode() == reason
+
     @pytest.mark.parametrize("before", ["not json", "{}", "5", '"text"', "[1,null]"])
     def test_traces_that_a_peer_spoilt(self, before: str) -> None:
         assert self.stacks(make_job(fields={"stacktrace": before}), ValueError("x"))[-1].endswith("x")

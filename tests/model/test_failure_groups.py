@@ -7,7 +7,17 @@ import pytest
 from oxcart.model import failure_groups
 from oxcart.model.failure_groups import OTHERS, FailureGroups, mask, raised_in
 from oxcart.model.job import Job
+from oxcart.model.search import JobSearch
 from oxcart.model.state import State
+
+#: Frames of a program, of the standard library, of packages, and of Node.
+MAIL = 'File "/srv/mail.py", line 41, in send'
+DECODER = 'File "/usr/lib64/python3.12/json/decoder.py", line 3, in loads'
+HTTPX = 'File "/srv/.venv/lib/python3.12/site-packages/httpx/_api.py", line 9, in get'
+SHOP = 'File "/srv/.venv/lib/python3.12/site-packages/shop.py", line 4, in send'
+FROZEN = 'File "<frozen importlib._bootstrap>", line 1, in _load'
+NODE_MODULE = "    at get (/srv/node_modules/a/b.js:1:1)"
+NODE_OWN = "    at send (/srv/mail.js:41:11)"
 
 
 def failed(job_id: str, reason: str, at: int = 1, trace: str = "") -> Job:
@@ -54,6 +64,11 @@ def test_particulars_are_masked(reason: str, masked: str) -> None:
         ),
         ("Error: x\n    at /srv/mail.js:41:11", "mail.js:41"),
         ("Error: x\n    at async Object.send (file:///srv/mail.mjs:4:1)", "mail.mjs:4 in Object.send"),
+        (f"{MAIL}\n{DECODER}", "mail.py:41 in send"),
+        (f"{MAIL}\n{HTTPX}\n{FROZEN}", "mail.py:41 in send"),
+        (f"{SHOP}\n{DECODER}", "shop.py:4 in send"),
+        (DECODER, "decoder.py:3 in loads"),
+        (f"Error: x\n    at JSON.parse (<anonymous>)\n{NODE_MODULE}\n{NODE_OWN}", "mail.js:41 in send"),
         ("nothing that is a trace", None),
         ("", None),
     ],
@@ -67,6 +82,16 @@ def test_the_same_reason_from_two_frames_is_two_groups() -> None:
     for number, line in enumerate((1, 2, 2)):
         groups.add(failed(f"j{number}", "no", number, f'File "a.py", line {line}, in f'))
     assert [(one.frame, one.count) for one in groups.largest()] == [("a.py:2 in f", 2), ("a.py:1 in f", 1)]
+
+
+def test_codes_are_counted_and_match_a_reason() -> None:
+    job = failed("j1", "'missing'")
+    job.extra["ox:code"] = "KeyError"
+    groups = FailureGroups()
+    groups.add(job)
+    assert groups.largest()[0].codes == {"KeyError": 1}
+    assert JobSearch(reason="keyerr").fits(job, 1)
+    assert not JobSearch(reason="ValueError").fits(job, 1)
 
 
 def test_first_and_last_and_the_latest_example() -> None:

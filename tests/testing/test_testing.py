@@ -125,7 +125,7 @@ class TestInline:
         assert len(now.stacktrace) == 2
         assert "KeyError" in now.stacktrace[0]
         assert report.counts == {"retried": 1, "failed": 1}
-        with pytest.raises(JobFailed, match="broken: 'x'"):
+        with pytest.raises(JobFailed, match="broken: KeyError: 'x'"):
             report.raise_failures()
 
     async def test_propagate_raises_where_the_job_was_added(self, emails: Queue) -> None:

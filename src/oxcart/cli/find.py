@@ -38,7 +38,10 @@ UntilOption = Annotated[
     str | None, typer.Option("--until", metavar="TIME", help="Only jobs changed until then; as --since.")
 ]
 ReasonOption = Annotated[
-    str | None, typer.Option("--reason", metavar="TEXT", help="Only jobs whose failure, or its code, contains this text.")
+    str | None,
+    typer.Option(
+        "--reason", metavar="TEXT", help="Only jobs whose failure, or its code, contains this text."
+    ),
 ]
 WorkerOption = Annotated[
     list[str] | None,

@@ -150,7 +150,7 @@ class Verdict:
             return self.limited(job, error)
         after = None
         try:
-            reason = str(error) or type(error).__name__
+            reason = _reason_of(error)
             if category is None:
                 category = self._classifier.classify(error)
             if isinstance(error, TemporaryError) and error.retry_after is not None:
@@ -414,6 +414,15 @@ def log_refusal(job: RunningJob, outcome: Outcome, code: Code) -> None:
 def _last_trace(outcome: Outcome) -> str:
     traces = msgspec.json.decode(outcome.stack) if outcome.stack else []
     return traces[-1] if traces else ""
+
+
+def _reason_of(error: BaseException) -> str:
+    """Returns the message of an error; with its class where the message is only a key, or empty."""
+    name = type(error).__name__
+    text = str(error)
+    if text and type(error).__str__ is KeyError.__str__:
+        return f"{name}: {text}"
+    return text or name
 
 
 def _is_named(error: BaseException, names: Sequence[str]) -> bool:

@@ -36,7 +36,11 @@ PARTICULARS = tuple(
     )
 )
 
-_PYTHON = re.compile(r'File "(?:[^"\n]*/)?([^"/\n]+)", line (\d+), in (\S+)')
+_PYTHON = re.compile(r'File "([^"\n]*/)?([^"/\n]+)", line (\d+), in (\S+)')
+#: Folders of installed packages, and of the standard library.
+_PACKAGES = re.compile(r"/(?:site|dist)-packages/")
+_STANDARD = re.compile(r"/lib(?:64)?/python\d[\d.]*t?/(?!(?:site|dist)-packages/)|/python\d+\.zip/")
+_NODE_FOREIGN = re.compile(r"[/(]node_modules/|\bnode:|<anonymous>")
 _NODE = re.compile(
     r"^\s*at (?:async )?(?:(\S+(?: \[as \S+\])?) \()?(?:[^\s()]*/)?([^\s()/]+):(\d+):\d+\)?$", re.M
 )
@@ -55,6 +59,7 @@ class FailureGroup(msgspec.Struct):
         ids: Ids of some of them, newest first.
         names: How many jobs of each name are among them.
         categories: How many of each category of failure; the key is empty for jobs without one.
+        codes: How many of each code: the class of the exception, unless it has a ``code`` of its own.
         states: How many are in each formal state.
     """
 
@@ -67,6 +72,7 @@ class FailureGroup(msgspec.Struct):
     ids: list[str] = msgspec.field(default_factory=list)
     names: dict[str, int] = msgspec.field(default_factory=dict)
     categories: dict[str, int] = msgspec.field(default_factory=dict)
+    codes: dict[str, int] = msgspec.field(default_factory=dict)
     states: dict[str, int] = msgspec.field(default_factory=dict)
 
 
@@ -110,6 +116,8 @@ class FailureGroups:
             group.ids.append(job.id)
         _count(group.names, job.name)
         _count(group.categories, job.category or "")
+        if code := job.extra.get("ox:code"):
+            _count(group.codes, code)
         _count(group.states, job.state.value if job.state is not None else "")
 
     def largest(self) -> list[FailureGroup]:
@@ -131,14 +139,26 @@ def mask(reason: str) -> str:
 
 
 def raised_in(trace: str) -> str | None:
-    """Returns the frame that raised an error: the last one of Python, the first one of Node; or None."""
+    """Returns the innermost frame of the program that raised an error; None without a trace.
+
+    A frame of an installed package is returned if the program has none in the trace, and a frame of the
+    standard library if no other has one.
+    """
     if python := _PYTHON.findall(trace):
-        file, line, function = python[-1]
+        _, file, line, function = min(reversed(python), key=lambda frame: _foreign(frame[0], frame[1]))
         return f"{file}:{line} in {function}"
-    if node := _NODE.search(trace):
-        function, file, line = node.groups()
+    if node := list(_NODE.finditer(trace)):
+        own = min(node, key=lambda frame: _NODE_FOREIGN.search(frame[0]) is not None)
+        function, file, line = own.groups()
         return f"{file}:{line}" + (f" in {function}" if function else "")
     return None
+
+
+def _foreign(folder: str, file: str) -> int:
+    """Returns how far a file is from the program: 0 its own, 1 a package, 2 the standard library."""
+    if file.startswith("<frozen ") or _STANDARD.search(folder):
+        return 2
+    return 1 if _PACKAGES.search(folder) else 0
 
 
 def _count(counts: dict[str, int], key: str) -> None:

@@ -163,11 +163,17 @@ class JobSearch(JobFilter, frozen=True, kw_only=True):
         return (
             super().fits(job, at_ms)
             and (not self.priorities or job.priority in self.priorities)
-            and (not self.reason or self.reason.casefold() in (failure_of(job) or "").casefold())
+            and (not self.reason or _has_reason(job, self.reason))
             and (
                 not self.workers or any(fnmatchcase(job.worker_id or "", pattern) for pattern in self.workers)
             )
         )
+
+
+def _has_reason(job: Job, text: str) -> bool:
+    """Returns whether a text is part of a job's failure, or of the failure's code, in any case."""
+    wanted = text.casefold()
+    return any(wanted in part.casefold() for part in (failure_of(job) or "", job.extra.get("ox:code", "")))
 
 
 def failure_of(job: Job) -> str | None:
