@@ -154,8 +154,8 @@ def _soak(figures: Figures) -> Iterator[str]:
     yield "## Soak"
     yield ""
     yield f"`make soak BENCH='--jobs {soak['asked']}'`: {soak['title']}. {_source(figures['soak'])}"
-    yield "Twenty kinds of jobs on three queues and both protocols. The server keeps the last 1 000 completed and"
-    yield f"failed jobs of each queue, which fill at first; growth of memory is judged from {LONG:,} jobs on."
+    yield "Twenty kinds of jobs on three queues and both protocols. The server keeps the last 1 000 completed"
+    yield f"and failed jobs of each queue, which fill at first; memory is judged from {LONG:,} jobs on."
     yield ""
     if len(soak["samples"]) > 1:
         yield "![Memory in MiB, by the jobs that have ended](performance/soak.svg)"
