@@ -69,7 +69,7 @@ class Story:
         import pyarrow as pa
 
         batches = [rows_of(self.rows)]
-        batches += [counts_row(counts, self.queue, at) for at, counts in self.samples]
+        batches += [counts_row(counts, self.queue, at, "0-0") for at, counts in self.samples]
         return spark.createDataFrame(pa.Table.from_batches(batches))
 
     def _row(self, stream: str, entry_id: str, ordinal: int | None, **fields: Any) -> None:

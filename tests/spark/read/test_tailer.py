@@ -90,6 +90,37 @@ def test_lengths_are_sampled_every_minute_also_when_nothing_happens(
     assert samples == [3, 3, 3]
 
 
+def test_a_pass_over_idle_queues_asks_once_for_each(
+    url: str, spool: Spool, clock: Clock, emit: Emit, store: redis.Redis
+) -> None:
+    names = [f"q{number}" for number in range(20)]
+    for name in names:
+        emit(name, *many(2))
+    tailer = Tailer(ServerAddress(url=url), QueueSelection(tuple(names)), spool, clock=clock)
+    assert tailer.step() == 40
+    assert tailer.step() == 0
+    store.config_resetstat()
+    assert tailer.step() == 0
+    assert store.info("commandstats")["cmdstat_evalsha"]["calls"] == len(names)
+    emit("q7", *many(3))
+    assert tailer.step() == 3
+    assert rows(spool, "q7")[-1]["ordinal"] == 5
+    clock.now += MINUTE  # an idle queue is sampled, too
+    tailer.step()
+    assert all([row["kind"] for row in rows(spool, name)].count("counts") == 2 for name in names)
+
+
+def test_a_sample_is_not_older_than_the_entries_that_were_read_before_it(
+    tailer: Tailer, spool: Spool, emit: Emit
+) -> None:
+    """The clock is behind the server's. A sample among settled rows would rebuild the whole day."""
+    last = emit("q", *many(3))[-1]
+    tailer.step()
+    (sample,) = (row for row in rows(spool) if row["kind"] == "counts")
+    assert sample["at_ms"] == int(last.partition("-")[0])
+    assert str(sample["day"]) == str(rows(spool)[0]["day"])
+
+
 def test_reset_attachment_is_restored_and_logged(
     tailer: Tailer, emit: Emit, store: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:

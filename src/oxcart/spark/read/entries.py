@@ -73,6 +73,11 @@ def day_of(at_ms: int) -> str:
     return (_EPOCH + timedelta(days=at_ms // _DAY_MS)).isoformat()
 
 
+def millis_of(entry_id: str) -> int:
+    """Returns the time of a stream id in ms."""
+    return int(entry_id.partition("-")[0])
+
+
 def today(at_ms: int) -> str:
     """Returns the day of a wall-clock time in ms, in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()
@@ -134,7 +139,7 @@ def lost_row(lost: Lost, queue: str, stream: str, now_ms: int) -> pa.RecordBatch
 
     A gap belongs to the day of the last entry before it.
     """
-    at_ms = int(lost.after.partition("-")[0]) or now_ms
+    at_ms = millis_of(lost.after) or now_ms
     return rows_of(
         [
             {
@@ -153,8 +158,17 @@ def lost_row(lost: Lost, queue: str, stream: str, now_ms: int) -> pa.RecordBatch
     )
 
 
-def counts_row(counts: Mapping[str, int], queue: str, at_ms: int) -> pa.RecordBatch:
-    """Returns the row of a sample of a queue's lengths."""
+def counts_row(counts: Mapping[str, int], queue: str, now_ms: int, last_id: str) -> pa.RecordBatch:
+    """Returns the row of a sample of a queue's lengths.
+
+    Args:
+        counts: The lengths.
+        queue: The queue.
+        now_ms: The time by the clock of this machine.
+        last_id: The id of the last entry that was read. A clock that is behind the server's would date the
+            sample before it, among rows that are settled, so that the whole day would be built again.
+    """
+    at_ms = max(now_ms, millis_of(last_id))
     return rows_of(
         [
             {

@@ -363,7 +363,8 @@ def _slice_rows(connection: Connection, one: Slice) -> Iterator[pa.RecordBatch]:
             else:
                 yield page_rows(part, queue, suffix)
     if one.sample:
-        yield counts_row(connection.counts(queue), queue, time.time_ns() // 1_000_000)
+        now = time.time_ns() // 1_000_000
+        yield counts_row(connection.counts(queue), queue, now, one.through.id)
 
 
 class _Ahead:

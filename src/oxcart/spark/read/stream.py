@@ -61,6 +61,11 @@ class Piece(msgspec.Struct, frozen=True):
     through: Position
 
 
+def end_of(facts: StreamFacts) -> Position:
+    """Returns the position after the newest entry of a stream."""
+    return Position(facts.last, facts.added, 1, facts.mark) if facts.exists else Position()
+
+
 class Stream:
     """A stream of a queue.
 
@@ -117,8 +122,7 @@ class Stream:
 
     def end(self) -> Position:
         """Returns the position after the newest entry."""
-        facts = self.measure().facts
-        return Position(facts.last, facts.added, 1, facts.mark) if facts.exists else Position()
+        return end_of(self.measure().facts)
 
     def read(self, piece: Piece, page: int = PAGE) -> Iterator[Page | Lost]:
         """Yields the entries of a piece, and lost runs in their place."""

@@ -28,6 +28,7 @@ log = logging.getLogger("oxcart.spark.read.tailer")
 
 #: Entries per pass and stream; also the most that a segment holds.
 MOST = 20_000
+MINUTE_MS = 60_000
 #: Seconds between renewals of the attachment.
 RENEW_EVERY = 30.0
 #: The share of time that the search for new queues may take: with few keys it runs with every pass.
@@ -66,6 +67,7 @@ class Tailer:
         self._begin = {key: read_position(at) for key, at in (begin or {}).items()}
         self._clock = clock
         self._positions: dict[str, Position] = {}
+        self._ends: dict[str, Position | None] = {}
         self._queues: list[str] = []
         self._attached: set[str] = set()
         self._renewed = self._look_at = float("-inf")
@@ -85,7 +87,11 @@ class Tailer:
         read = 0
         with Connection(self._address) as connection:
             self._attach(connection)
+            ends, minute = connection.ends(self._queues), self._clock() // MINUTE_MS
             for queue in self._queues:
+                if self._is_read(queue, ends[queue], minute):
+                    continue
+                before = read
                 # Records before their events: so the spool has the record of every event in it.
                 until = connection.stream(queue).end().id
                 for suffix in self._address.suffixes[1:]:
@@ -95,7 +101,13 @@ class Tailer:
                         until = min(until, self._position(records).id, key=order)
                     read += found
                 read += self._follow(connection, queue, until)
+                # A pass that finds nothing new has read all that there was when it began.
+                self._ends[queue] = ends[queue] if read == before else None
         return read
+
+    def _is_read(self, queue: str, end: Position, minute: int) -> bool:
+        """Whether an earlier pass has read all of a queue; a record is written together with its event."""
+        return self._ends.get(queue) == end and self._position(queue).minute >= minute
 
     def _attach(self, connection: Connection) -> None:
         """Attaches queues that are new, and all of them again every so often.
@@ -137,7 +149,7 @@ class Tailer:
         stream = connection.stream(key)
         pieces = stream.plan(at, MOST, until)
         now = self._clock()
-        minute = now // 60_000
+        minute = now // MINUTE_MS
         batches: list[Any] = []
         through = pieces[-1].through if pieces else at
         for piece in pieces:
@@ -147,7 +159,7 @@ class Tailer:
                 else:
                     batches.append(page_rows(part, queue, suffix))
         if suffix == EVENTS and through.life and through.minute < minute:
-            batches.append(counts_row(connection.counts(queue), queue, now))
+            batches.append(counts_row(connection.counts(queue), queue, now, through.id))
             through = Position(through.id, through.n, through.life, through.mark, minute)
         if batches:
             self._spool.write(key, through, batches)
