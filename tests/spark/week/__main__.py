@@ -53,7 +53,7 @@ def main() -> int:
     with ValkeyServer() as server, tempfile.TemporaryDirectory() as scratch:
         week = Week(size, server.url, Path(scratch))
         week.run()
-        truth = Truth(week.lake, Path(scratch, "truth"), size, week.begin)
+        truth = Truth(week.lake, week.exported, Path(scratch, "truth"), size, week.begin)
         differences, facts, figures = truth.differences(), truth.facts(), week.figures()
     missed = [f"{table} differs from the truth" for table in differences]
     for name, rows in differences.items():

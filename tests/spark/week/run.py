@@ -22,7 +22,7 @@ from tests.servers import wait_until
 from tests.spark.group import Group
 from tests.spark.standalone import Standalone
 from tests.spark.week.driver import NOW
-from tests.spark.week.traffic import DAY_MS, ENTRIES_A_JOB, Traffic, key, write
+from tests.spark.week.traffic import DAY_MS, ENTRIES_A_JOB, Traffic, key, prepare, write
 
 #: Files of a table and day at most: fewer than 16 for each of the sizes from 1 KiB to 32 MiB, which triple
 #: (`oxcart.spark.lake.upkeep`), and as many that the next build replaces.
@@ -30,6 +30,8 @@ MOST_FILES = 15 * 10 + 32
 #: The share of steps at the begin and end that are not killed, and whose costs are compared.
 _CALM = 0.15
 _PATIENCE = 900.0
+#: Builds of a pipeline before it is killed.
+_BUILDS = 2
 _MOST_RESTARTS = 20
 _TICKS = 100.0
 
@@ -105,10 +107,10 @@ class Week:
 
     def __post_init__(self) -> None:
         self.begin = (int(time.time()) // 86_400 - self.size.days) * DAY_MS
-        self.lake = Lake(self.folder / "lake")
+        self.lake, self.exported = Lake(self.folder / "lake"), self.folder / "exported"
         self._store: Any = redis.Redis.from_url(self.url, decode_responses=True)
         self._random = random.Random(self.seed)
-        self._log, self._journal, self._stop = (self.folder / name for name in ("log", "journal", "stop"))
+        self._log, self.journaled, self._stop = (self.folder / name for name in ("log", "journal", "stop"))
         self._traffic = [
             Traffic(queue, self.size.jobs, self.size.days, self.begin) for queue in range(self.size.queues)
         ]
@@ -125,9 +127,7 @@ class Week:
             self._run()
 
     def _run(self) -> None:
-        for queue in range(self.size.queues):
-            self._store.hset(key(queue, "meta"), "opts.maxLenEvents", str(self.size.node_keeps))
-        self._store.set(NOW, self.begin)
+        self.prepare()
         self._start()
         first = key(self.size.queues - 1, "meta")
         try:
@@ -137,11 +137,12 @@ class Week:
             for step in range(self.size.steps):
                 began = time.monotonic()
                 if step in resets:
-                    self._reset()
+                    self.reset()
                 if step in kills:
+                    self._wait_for_builds()
                     self._kill(step)
                 else:
-                    self._write(step)
+                    self.write(step)
                 self._wait_for(self._written // (step + 1))
                 self._look()
                 time.sleep(max(0.0, self.size.seconds - (time.monotonic() - began)))
@@ -163,13 +164,20 @@ class Week:
         room = self.size.steps - 2 * calm
         return {calm + room * (2 * at + 1) // (2 * count) for at in range(count)}
 
-    def _write(self, step: int) -> None:
+    def prepare(self) -> None:
+        """Makes the queues."""
+        for queue in range(self.size.queues):
+            prepare(self._store, queue, self.size.node_keeps)
+        self._store.set(NOW, self.begin)
+
+    def write(self, step: int) -> None:
+        """Writes the entries of a step."""
         end = self.begin + (step + 1) * self.size.days * DAY_MS // self.size.steps
+        self._store.set(NOW, end - 1)  # a server's entries are not later than its clock
         for traffic in self._traffic:
             self._written += write(self._store, traffic, end)
-        self._store.set(NOW, end)
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
         """As the constructor of Node's ``Queue`` does."""
         for queue in range(self.size.queues):
             self._store.hset(key(queue, "meta"), "opts.maxLenEvents", str(self.size.node_keeps))
@@ -188,21 +196,26 @@ class Week:
         else:
             self._driver.kill(victim)
         if victim in ("executor", "workers"):
-            self._write(step)  # the query ends or goes on
+            self.write(step)  # the query ends or goes on
             return
         self._driver.clear()
         self._driver = None
-        self._write(step)
+        self.write(step)
+        self.trim()
+        self._start()
+
+    def trim(self) -> None:
+        """Trims all events of some queues."""
         for queue in self._random.sample(range(self.size.queues), self.size.trims):
             self._store.xtrim(key(queue, EVENTS), maxlen=0, approximate=False)
-        self._start()
 
     def _start(self) -> None:
         given = {
             "lake": str(self.lake.root),
             "url": self.url,
             "stop": str(self._stop),
-            "journal": str(self._journal),
+            "exported": str(self.exported),
+            "journal": str(self.journaled),
             "every": self.size.every,
             "keep": self.size.keep,
             "quick": self.size.quick,
@@ -232,6 +245,20 @@ class Week:
 
         wait_until(read, f"at most {most} entries are unread", _PATIENCE)
 
+    def _wait_for_builds(self) -> None:
+        """Waits until the running pipeline has built twice, so that a kill meets one that works."""
+        begun = time.time()
+
+        def built() -> bool:
+            assert self._driver is not None
+            if not self._driver.running:
+                self._start_again()
+            mine = [one for one in self.journal() if one["pid"] == self._driver.pid]
+            # A later build without new rows has nothing left to do.
+            return len([one for one in mine if one["new"] or one["began"] > begun]) >= _BUILDS
+
+        wait_until(built, f"{_BUILDS} builds of this pipeline", _PATIENCE)
+
     def _read(self) -> int:
         marks = self.lake.head().marks.get("ingest:main", {})
         return sum(at.get("n", 0) for at in marks.values())
@@ -249,7 +276,7 @@ class Week:
 
     def journal(self) -> list[dict[str, Any]]:
         """The builds."""
-        lines = self._journal.read_text().splitlines() if self._journal.exists() else []
+        lines = self.journaled.read_text().splitlines() if self.journaled.exists() else []
         return [json.loads(line) for line in lines]
 
     def figures(self) -> dict[str, float]:
@@ -265,6 +292,10 @@ class Week:
             "memory_first_mb": statistics.median(one.memory_mb for one in first),
             "memory_last_mb": statistics.median(one.memory_mb for one in last[:-1]),
         }
+        files = self.lake.head().files.values()
+        bronze = sum(file.size for file in files if file.table == "events")
+        found["bytes_per_entry_of_bronze"] = bronze / self._written
+        found["bytes_per_entry"] = sum(file.size for file in files) / self._written
         for name, seen in (("first", first), ("last", last[:-1])):
             entries = seen[-1].entries - seen[0].entries
             if entries > 0 and len(seen) > 1:
