@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")
 
 from oxcart.history.reader import LakeReader
+from oxcart.spark.lake.columns import COMPUTED, OPEN, STORED, VIEWED, public
 from oxcart.spark.views.objectives import FILE, load_objectives
 from tests.documented import ROOT, blocks
 from tests.history.histories import DAY, metric, timing
@@ -43,3 +46,28 @@ def test_every_setting_of_the_page_is_taken(tmp_path: Path) -> None:
     assert [one.objective for one in found.objectives] == ["mail-sent", "welcome-prompt", "report-quick"]
     assert found.alerting is not None
     assert (found.alerting.queue, found.alerting.anomalies) == ("ops", True)
+
+
+def documented_columns() -> dict[str, dict[str, str]]:
+    """The columns of docs/columns.md with their types, by table; the first table has those of all."""
+    text = (ROOT / "docs" / "columns.md").read_text(encoding="utf-8")
+    begin, *sections = re.split(r"^## `(\w+)`$", text, flags=re.MULTILINE)
+    found = {"": begin, **dict(zip(sections[::2], sections[1::2], strict=True))}
+    return {
+        table: dict(re.findall(r"^\| `(\w+)` \| (\S+) \| \S", part, re.M)) for table, part in found.items()
+    }
+
+
+def test_the_page_of_columns_has_every_column_of_every_table() -> None:
+    shown = documented_columns()
+    common = shown.pop("")
+    assert list(common) == ["day", "queue", "lane"]
+    shown["quarantine"] = {**shown["events"], **shown["quarantine"]}  # the page refers to `events`
+    tables = [table for table in (*STORED, *COMPUTED, *VIEWED) if table != OPEN]
+
+    def own(columns: Mapping[str, str]) -> dict[str, str]:
+        return {name: kind for name, kind in columns.items() if name not in common}
+
+    assert {table: own(columns) for table, columns in shown.items()} == {
+        table: own(public(table)) for table in tables
+    }

@@ -36,7 +36,7 @@ HOW_TO = (
     "migrating-from-bullmq.md",
 )
 #: Hand-written reference; the generated pages stand before it.
-REFERENCE = ("api.md", "bridge.md", "conformance.md", "files/docs/schemas.md", "changelog.md")
+REFERENCE = ("api.md", "columns.md", "bridge.md", "conformance.md", "files/docs/schemas.md", "changelog.md")
 EXPLANATION = (
     "choosing.md",
     "guarantees.md",
