@@ -29,6 +29,8 @@ def delays(backoff: Backoff, count: int) -> list[int]:
         ("linear", Backoff("linear", 1000)),
         (5, Backoff("fixed", 5000)),
         (0.5, Backoff("fixed", 500)),
+        ({"type": "exponential", "delay": 1000, "cap": "1m"}, Backoff("exponential", 1000, cap=60_000)),
+        ({"type": "exponential", "delay": "2s", "cap": 9000}, Backoff("exponential", 2000, cap=9000)),
         ("30s", Backoff("fixed", 30_000)),
         ({"type": "exponential", "delay": 1000}, Backoff("exponential", 1000)),
         ({"type": "constant", "delay": "2s"}, Backoff("fixed", 2000)),
