@@ -40,7 +40,8 @@ async def work(urls: list[str], partitions: int, jobs: int, processes: bool) -> 
         pass
 
     spread: dict[str, Any] = {"partitions": partitions} if partitions else {}
-    async with Queue("counted", url=urls if len(urls) > 1 else urls[0], **spread) as queue:
+    where: Any = urls if len(urls) > 1 else urls[0]
+    async with Queue("counted", url=where, add_timeout=600, **spread) as queue:  # valgrind is slow
         queue.fallback(nothing)
         await queue.add_many([("job", {"text": "x" * 80, "n": 1}) for _ in range(jobs)])
         if not processes:

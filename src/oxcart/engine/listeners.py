@@ -102,16 +102,19 @@ class Listeners:
             return idle, min(dues, default=None)
 
         def wake(place: int | None) -> None:
-            if place is None:
-                self._claims.wake(None)
-            else:
+            if place is not None:
                 self._claims.wake_station(stations[place])
+                return
+            now = self._clock()
+            for station in (one for root in stations for one in (root, *root.family)):
+                if station.until_ms <= now:
+                    self._claims.wake_station(station)
 
         turns = itertools.cycle(stations)
 
         def check() -> None:
             if len(stations) <= CHECKED:
-                self._claims.wake(None)
+                wake(None)
                 return
             now = self._clock()
             some = list(itertools.islice(turns, -(-len(stations) // CHECKS)))
