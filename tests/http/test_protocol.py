@@ -47,15 +47,23 @@ async def test_requests_of_one_connection_are_answered_in_order(queue: Queue, se
         assert found == [b"n%d" % number for number in range(5)]
 
 
+CHUNKED = b"POST /api/v1/jobs HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n"
+
+
 @pytest.mark.parametrize(
     "head",
     [
         GET + b"x: " + b"a" * MAX_HEAD + b"\r\n\r\n",
         GET + b"".join(b"x-%d: %s\r\n" % (number, b"a" * 1000) for number in range(70)) + b"\r\n",
         b"GET /" + b"a" * MAX_HEAD + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
-        GET + b"x: " + b"a" * 2 * MAX_HEAD,  # has no end, and is not kept until there is one
+        # These have no end, and are not kept until there is one.
+        GET + b"x: " + b"a" * 8 * MAX_HEAD,
+        CHUNKED + b"0\r\n" + b"x-a: b\r\n" * MAX_HEAD,
+        CHUNKED + b"0\r\nx: " + b"a" * 8 * MAX_HEAD,
+        CHUNKED + b"1;" + b"a" * 8 * MAX_HEAD,
+        b"\r\n" * 8 * MAX_HEAD,
     ],
-    ids=["header", "headers", "path", "endless"],
+    ids=["header", "headers", "path", "endless", "trailers", "trailer", "extension", "lines"],
 )
 @pytest.mark.parametrize("piece", [1000, 1 << 20])
 async def test_a_long_head_is_refused(queue: Queue, serve: Serve, head: bytes, piece: int) -> None:

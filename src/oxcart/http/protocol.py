@@ -66,18 +66,17 @@ class Gathered(asyncio.Transport):
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection. The parser has no bound of its own, so heads beyond `MAX_HEAD` are refused here."""
+    """One connection. The parser has no bounds of its own, so what it keeps is bounded here.
 
-    _head: int | None = 0
+    The head of a request may have `MAX_HEAD` bytes, and so many bytes may arrive without a part of a body: an
+    endless head, trailer or extension of a chunk is refused.
+    """
+
+    _silent = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begins a connection."""
         super().connection_made(Gathered(transport))
-
-    def on_message_begin(self) -> None:
-        """Begins a request."""
-        self._head = 0
-        super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """Ends the head of a request.
@@ -85,17 +84,24 @@ class HttpProtocol(HttpToolsProtocol):
         Raises:
             ValueError: It is too long; the parser stops, and the answer is 400.
         """
-        self._head = None
+        self._silent = 0
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD:
             raise ValueError(f"the head of a request is longer than {MAX_HEAD} bytes")
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        """Takes a part of a body."""
+        self._silent = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """Ends a request."""
+        self._silent = 0
+        super().on_message_complete()
+
     def data_received(self, data: bytes) -> None:
         """Reads a part of a request."""
+        self._silent += len(data)
         super().data_received(data)
-        if self._head is None or self.transport.is_closing():
-            return
-        # The parser keeps a head that is not complete.
-        self._head += len(data)
-        if self._head > MAX_HEAD:
+        if self._silent > MAX_HEAD and not self.transport.is_closing():
             self.send_400_response("Invalid HTTP request received.")
