@@ -178,7 +178,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
     def is_shared(self) -> bool:
         """Whether many jobs are likely to have the same options."""
         return (
-            self.correlation_id is None
+            self.trace_context is None  # first: a traced job needs no look at the others
+            and self.correlation_id is None
             and self.job_id is None
             and self.deduplication is None
             and self.idempotency_key is None
@@ -186,7 +187,6 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
             and self.limit_key is None
             and self.partition_key is None
             and self.tags is None
-            and self.trace_context is None
             and not self.after
         )
 

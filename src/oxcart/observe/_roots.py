@@ -28,11 +28,14 @@ _SELF_METRICS = "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED"
 _LOW_64_BITS = (1 << 64) - 1
 _RANDOM_FLAG = 2
 
+#: The beginning of a context that is a ``traceparent`` and nothing else, as most are.
+PLAIN_START = '{"traceparent":"00-'
 
-def parent_of(trace_id: int, span_id: int, flags: int) -> str:
-    """Returns the ``traceparent`` of a span."""
+
+def plain_context(trace_id: int, span_id: int, flags: int) -> str:
+    """Returns the context of a job below a span, without state and baggage."""
     # A third of the time of "%032x-%016x".
-    return f"00-{trace_id.to_bytes(16).hex()}-{span_id.to_bytes(8).hex()}-{flags:02x}"
+    return f'{PLAIN_START}{trace_id.to_bytes(16).hex()}-{span_id.to_bytes(8).hex()}-{flags:02x}"}}'
 
 
 def _global_provider() -> TracerProvider | None:
@@ -79,8 +82,8 @@ class Roots:
         """Begins a trace.
 
         Returns:
-            The ``traceparent`` of a trace that the sampler drops. Otherwise the tracer that starts its first
-            span, and asks the sampler if need be.
+            The context of a trace that the sampler drops. Otherwise the tracer that starts its first span,
+            and asks the sampler if need be.
         """
         if self._ids is None and (self.absent() or self._ids is None):
             return self.tracer
@@ -89,7 +92,7 @@ class Roots:
             tracer: Any = copy.copy(self.tracer)
             tracer.id_generator = _Drawn(trace_id, self._ids)
             return tracer  # type: ignore[no-any-return]
-        return parent_of(trace_id, self._ids.generate_span_id(), self._flags)
+        return plain_context(trace_id, self._ids.generate_span_id(), self._flags)
 
     def _settle(self, provider: TracerProvider) -> None:
         name, version, schema = self._scope

@@ -20,7 +20,7 @@ import msgspec
 from oxcart.engine.tracing import run_span
 from oxcart.model.errors import MissingExtra
 from oxcart.model.trace_context import TRACEPARENT, read_carrier
-from oxcart.observe._roots import parent_of
+from oxcart.observe._roots import PLAIN_START, plain_context
 from oxcart.observe.numbers import status_of
 
 try:
@@ -54,8 +54,7 @@ _json = msgspec.json.Encoder()
 _baggage = W3CBaggagePropagator()
 
 
-#: The beginning and the length of a context that is a ``traceparent`` and nothing else, as most are.
-PLAIN_START = '{"traceparent":"00-'
+#: The length of a context that is a ``traceparent`` and nothing else.
 PLAIN = 73
 #: Such a context of a trace that is not sampled: the lowest bit of its flags is 0.
 _DROPPED = re.compile(
@@ -149,27 +148,20 @@ def _read_parent(header: str, state: str | None) -> SpanContext | None:
 def write_context(span: Span, context: Context | None, baggage: bool) -> str | None:
     """Returns the text that a job carries; None if there is no trace and no baggage."""
     made = span.get_span_context()
-    parent = state = None
-    if made.is_valid:
-        parent = parent_of(made.trace_id, made.span_id, int(made.trace_flags))
-        state = made.trace_state.to_header() if made.trace_state else None
-    return write_parent(parent, state, context, baggage)
+    if not made.is_valid:
+        return with_baggage(None, context) if baggage else None
+    text = plain_context(made.trace_id, made.span_id, int(made.trace_flags))
+    state = made.trace_state.to_header() if made.trace_state else None
+    return with_baggage(text, context, state, baggage) if baggage or state else text
 
 
-def plain(parent: str) -> str:
-    """Returns the context that is a ``traceparent`` and nothing else."""
-    return f'{PLAIN_START}{parent[3:]}"}}'
-
-
-def write_parent(parent: str | None, state: str | None, context: Context | None, baggage: bool) -> str | None:
-    """As `write_context`, for a ``traceparent``."""
-    if not baggage and not state:
-        return None if parent is None else plain(parent)
-    carrier: dict[str, str] = {}
-    if parent is not None:
-        carrier["traceparent"] = parent
-        if state:
-            carrier["tracestate"] = state
+def with_baggage(
+    text: str | None, context: Context | None, state: str | None = None, baggage: bool = True
+) -> str | None:
+    """Returns a plain context with the state of its trace and the baggage of the caller's context."""
+    carrier = {} if text is None else read_carrier(text)
+    if state:
+        carrier["tracestate"] = state
     if baggage:
         _baggage.inject(carrier, context)
     return _json.encode(carrier).decode() if carrier else None

@@ -92,18 +92,16 @@ class Tracing:
         below: Context | None = None,
     ) -> OpenAdd | DroppedAdd:
         """Traces an add; see `oxcart.engine.tracing.Tracing`."""
-        parent, tracer = trace.get_current_span(below), self._roots.tracer
+        parent = trace.get_current_span(below)
         sent = None if self._sent is None else self._counting(queue, operation)
         if parent.get_span_context().is_valid:
             if self._is_dropped(parent):
-                context = _spans.write_context(parent, below, self.baggage)
-                return DroppedAdd(context, sent)
-        elif self._roots.absent():
-            return DroppedAdd(_spans.write_parent(None, None, below, self.baggage), sent)
+                return DroppedAdd(_spans.write_context(parent, below, self.baggage), sent)
+            tracer = self._roots.tracer
         else:
-            drawn = self._roots.draw()
-            if isinstance(drawn, str):
-                return DroppedAdd(_spans.write_parent(drawn, None, below, self.baggage), sent)
+            drawn = None if self._roots.absent() else self._roots.draw()
+            if drawn is None or isinstance(drawn, str):
+                return DroppedAdd(_spans.with_baggage(drawn, below) if self.baggage else drawn, sent)
             tracer = drawn
         attributes = attributes_of(protocol, queue, operation, "send")
         if len(names) == 1:
@@ -149,7 +147,7 @@ class Tracing:
         if added is None:
             drawn = self._roots.draw()
             if isinstance(drawn, str):
-                return DroppedRun(self, _spans.plain(drawn), protocol, queue, around)
+                return DroppedRun(self, drawn, protocol, queue, around)
             if text is None and self._roots.absent():
                 return None  # no trace, and none can begin
             tracer = drawn
