@@ -32,6 +32,8 @@ _SHARED = files(__package__) / "lua"
 #: pieces. The setting is the server's own and stays, so scripts of others benefit too. The unswept garbage
 #: is a few MB at most. A call without a key only makes the server compile the script.
 _FIRST = 'collectgarbage("setstepmul", 50)\nif not KEYS[1] then return end\n'
+#: The locals that most functions of a script use.
+_INNER = re.compile(r"(?:local (?:call|P) = .*\n)+")
 _COMMENT = re.compile(r"^\s*--.*$")
 #: A declaration in a part: a function, one or several values, or the body of a function declared before.
 _DECLARED = re.compile(r"^(?:local function|local|function) ([\w, ]+)", re.MULTILINE)
@@ -97,7 +99,10 @@ def read(package: str, verb: str) -> Script:
         first += _needed(parts(name for name in at_once if name not in later), seldom, first)
         fields = ", ".join(f"{name} = {name}" for name in asked)
         own = f"{_HEAD}{seldom}return {{ {fields} }}\n{_TAIL}{own}"
-    text = (_FIRST + first + own).encode()
+    # A function within: a closure finds an outer local at once, one of its own function by a walk over all.
+    start = _INNER.match(first)
+    assert start is not None, f"{verb} includes no base"
+    text = f"{_FIRST}{start[0]}return (function()\n{first[start.end() :]}{own}\nend)()".encode()
     return Script(verb, text, hashlib.sha1(text).hexdigest().encode())
 
 

@@ -26,6 +26,7 @@
 -- Most calls add one plain job. This fast path needs the fewest commands possible.
 -- The push onto the list comes first: it is the one write that the server refuses when it is out of memory or the key
 -- has another type.
+local ARGV = ARGV -- a global costs five times as much
 if ARGV[3] == "1" and ARGV[4] == "0" and ARGV[5] ~= "" and ARGV[10] == "0" and ARGV[11] == "0" and ARGV[12] == ""
   and ARGV[13] == "0" then
   local kept = recalled()
@@ -52,7 +53,6 @@ if ARGV[3] == "1" and ARGV[4] == "0" and ARGV[5] ~= "" and ARGV[10] == "0" and A
   end
 end
 
-local ARGV = ARGV
 local runs = ARGV[4] == "="
 local count, ties = tonumber(ARGV[3]), runs and 0 or tonumber(ARGV[4])
 local lane

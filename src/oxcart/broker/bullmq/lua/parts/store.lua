@@ -5,10 +5,16 @@ local LABELS = { ["ox:corr"] = "corr", ["ox:tags"] = "tags", ["ox:limit"] = "key
 -- `extras` is a flat list of further fields and values, or nil. No event carries tags, correlation and limit key. If a
 -- pipeline reads the queue, they go into one record in `ox:attempts`, under the id of the event `added`.
 local function store_job(prefix, id, name, data, opts, timestamp, delay, priority, extras)
+  if not extras then
+    call("HSET", prefix .. id, "name", name, "data", data, "opts", opts, "timestamp", timestamp,
+      "delay", delay, "priority", priority)
+    call("XADD", prefix .. "events", "*", "event", "added", "jobId", id, "name", name)
+    return
+  end
   call("HSET", prefix .. id, "name", name, "data", data, "opts", opts, "timestamp", timestamp,
-    "delay", delay, "priority", priority, unpack(extras or {}))
+    "delay", delay, "priority", priority, unpack(extras))
   local labels = {}
-  for i = 1, extras and #extras or 0, 2 do
+  for i = 1, #extras, 2 do
     if extras[i] == "ox:lifetime" then
       call("ZADD", prefix .. "ox:expiring", timestamp + extras[i + 1], id)
     elseif LABELS[extras[i]] then
