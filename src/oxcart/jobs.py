@@ -24,7 +24,7 @@ from oxcart.broker.search import MOST, Found, Scan, search
 from oxcart.handle import JobHandle
 from oxcart.model import payload
 from oxcart.model.duration import Duration, parse_ms
-from oxcart.model.errors import AmbiguousId, JobNotFound, ValidationError
+from oxcart.model.errors import AmbiguousId, JobNotFound, ReplyCode, ValidationError
 from oxcart.model.failure_groups import FailureGroup, FailureGroups, Failures
 from oxcart.model.filter import JobFilter
 from oxcart.model.job import Job
@@ -327,7 +327,7 @@ class Jobs:
             return Cancellation.CANCELLED
         if code == ASKED:
             return Cancellation.REQUESTED
-        raise refusal(code, job_id)
+        raise refusal(code, job_id, await self.state(job_id) if code == ReplyCode.WRONG_STATE else "")
 
     async def signal(self, job_id: str, signal: str, data: Any = None) -> bool:
         """Sends a signal to a job, for ``await job.wait_signal(signal)`` in its handler.

@@ -526,7 +526,7 @@ class TestSignal:
         ]
         again = ox("signal", "mail", job_id, "approved")
         assert again.code != 0
-        assert "it is not in the state this needs" in again.err
+        assert "it is completed" in again.err
 
     def test_is_kept_for_a_job_that_does_not_wait_yet(self, ox: Commands) -> None:
         job_id = ox("add", "mail", "approve").out.strip()

@@ -199,6 +199,15 @@ def test_a_long_pause(ox: Commands, client: Any) -> None:
     assert one["detail"] == "no worker takes its jobs for at least 3h; 1 wait"
 
 
+def test_a_schedule_that_never_ran_has_no_runs(ox: Commands, client: Any) -> None:
+    ox("schedules", "add", "mail", "daily", "--every", "1h")
+    assert ox("schedules", "list", "mail", "--json").json[0]["fired"] == 0
+    listed = ox("schedules", "list", "mail").out
+    assert "overdue" not in listed
+    client.zadd("bull:mail:repeat", {"daily": ago(2 * HOUR)})
+    assert "(overdue)" in ox("schedules", "list", "mail").out
+
+
 def test_a_schedule_that_missed_its_run(ox: Commands, client: Any) -> None:
     ox("schedules", "add", "mail", "daily", "--every", "1h")
     assert "schedule daily of mail" not in found(ox)

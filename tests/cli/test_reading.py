@@ -229,3 +229,14 @@ class TestCompletion:
         home = {"OXCART_HOME": str(tmp_path / "home")}
         assert self.complete("", "jobs", "ma", **home) == []
         assert not (tmp_path / "home").exists(), "no embedded server was started"
+
+
+def test_findings_have_the_colour_of_their_level_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen = Console(force_terminal=True, width=80, color_system="standard")
+    monkeypatch.setattr(output, "console", lambda: screen)
+    output.grid([["!", "memory", "full"], ["", "", "make room"]], ["yellow", ""])
+    shown = capsys.readouterr().out
+    assert "\x1b[33m!" in shown
+    assert "\x1b[33mfull" not in shown

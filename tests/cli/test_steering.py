@@ -55,7 +55,7 @@ class TestSchedulers:
         late = queue.schedules.get("late")
         assert late is not None
         assert late.next_ms % 3_600_000 == 300_000
-        assert "every 1h + 5m" in ox("schedules", "show", "mail", "late").out
+        assert "every 1h, offset 5m" in ox("schedules", "show", "mail", "late").out
 
     def test_the_same_again_changes_nothing(self, ox: Commands, queue: Queue) -> None:
         words = ("schedules", "add", "mail", "daily", "--cron", "0 7 * * *", "--json")

@@ -250,7 +250,7 @@ class TestRefusals:
     def test_a_plain_function_cannot_ask_for_the_async_job(self) -> None:
         def report(job: RunningJob) -> None: ...
 
-        with pytest.raises(ValidationError, match="job must be SyncRunningJob") as caught:
+        with pytest.raises(ValidationError, match="handler report: job must be SyncRunningJob") as caught:
             Handler("report", report)
         assert (caught.value.field, caught.value.value) == ("job", "RunningJob")
 

@@ -131,8 +131,10 @@ class TestPending:
             await queue.jobs.cancel("none")
         job = await queue.add("a")
         await job.cancel()
-        with pytest.raises(WrongState):
+        with pytest.raises(WrongState, match=f"cannot cancel job {job.id}: it is failed"):
             await job.cancel()
+        with pytest.raises(WrongState, match="it is failed"):
+            await job.promote()
         await queue.schedules.upsert("s", every=10)
         (run,) = await queue.jobs.list("delayed") or await queue.jobs.list("waiting")
         with pytest.raises(SchedulerOwned):

@@ -357,6 +357,6 @@ async def test_row_with_a_missing_dependency_is_refused_alone(url: str, store: r
     """Spark would retry a task that fails because of it, and the task would fail again."""
     table = pa.table({"ox_job_id": [str(uuid.uuid4()) for _ in range(2)], "ox_after": [["nobody"], []]})
     address, aim = ServerAddress(url=url, namespace="bridge"), Aim("email", None, "email", None)
-    with pytest.raises(ValidationError, match=r"1 rows are refused.*the dependency does not exist"):
+    with pytest.raises(ValidationError, match=r"1 rows are refused.*the dependency nobody does not exist"):
         await sink._add(address, aim, iter(table.to_batches()))
     assert len(store.keys("bridge:jobs:data:*")) == 1

@@ -440,6 +440,11 @@ class TestInlineSync:
             assert enqueued(letters) == []
 
 
+def shown(caught: pytest.ExceptionInfo[AssertionError]) -> list[str]:
+    """Returns the files of the frames that pytest shows."""
+    return [str(entry.path) for entry in caught.traceback if not entry.ishidden(caught)]
+
+
 class TestManual:
     async def test_waits_for_drain(self, emails: Queue) -> None:
         ran: list[str] = []
@@ -465,6 +470,15 @@ class TestManual:
             assert [job.name for job in report.unhandled] == ["unknown"]
             assert (await drain(emails)).counts == {"unhandled": 1}
         assert len(whole.attempts) == 2
+
+    async def test_a_failed_assertion_shows_the_line_of_the_test_alone(self, emails: Queue) -> None:
+        letters = sync.Queue("letters", url="redis://127.0.0.1:1")
+        with manual(emails), pytest.raises(AssertionError) as caught:
+            await assert_enqueued(emails, "welcome", {"to": "nobody"})
+        assert shown(caught) == [__file__]
+        with manual(letters), pytest.raises(AssertionError) as caught:
+            assert_enqueued(letters, "welcome")
+        assert shown(caught) == [__file__]
 
     async def test_drains_by_priority(self, emails: Queue) -> None:
         ran: list[str] = []

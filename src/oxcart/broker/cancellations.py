@@ -94,6 +94,10 @@ async def read_requests(
     return found
 
 
-def refusal(code: Code, job_id: str) -> OxcartError:
+def refusal(code: Code, job_id: str, state: str = "") -> OxcartError:
     """Returns the error of a job that was not cancelled, from the code of `Cancelling.cancel`."""
-    return error_for_code(code, job_id, "cancel") if isinstance(code, int) else script_error("cancel", code)
+    return (
+        error_for_code(code, job_id, "cancel", state)
+        if isinstance(code, int)
+        else script_error("cancel", code)
+    )

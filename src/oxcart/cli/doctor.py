@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from oxcart.cli.checks import Finding
 
 _MARKS = {"ok": "✓", "note": "·", "warning": "!", "problem": "✗"}
+_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
 
 
 def doctor(
@@ -64,12 +65,14 @@ async def _examine(using: Settings) -> list[Finding]:
 
 
 def _show(findings: list[Finding]) -> None:
-    rows = []
+    rows, styles = [], []
     for finding in findings:
         rows.append([_MARKS[finding.level], finding.name, finding.detail])
+        styles.append(_STYLES[finding.level])
         if finding.fix:
             rows.append(["", "", f"→ {finding.fix}"])
-    output.grid(rows)
+            styles.append("")
+    output.grid(rows, styles)
 
 
 async def _rescue(using: Settings, names: list[str], dry_run: bool, as_json: bool) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -77,8 +78,13 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     _draw(*lay_out(heads, numbers, cells, console()))
 
 
-def grid(rows: Iterable[Sequence[Any]]) -> None:
-    """Prints rows in columns, without a head."""
+def grid(rows: Iterable[Sequence[Any]], styles: Sequence[str] = ()) -> None:
+    """Prints rows in columns, without a head.
+
+    Args:
+        rows: The rows.
+        styles: The style of the first two cells of each row; on a terminal alone.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -86,8 +92,8 @@ def grid(rows: Iterable[Sequence[Any]]) -> None:
     made = Table.grid(padding=(0, 2))
     for _ in cells[0] if cells else ():
         made.add_column(overflow="fold")
-    for row in cells:
-        made.add_row(*(Text(cell) for cell in row))
+    for row, style in zip_longest(cells, styles, fillvalue=""):
+        made.add_row(*(Text(cell, style if at < 2 else "") for at, cell in enumerate(row)))
     _draw(made)
 
 

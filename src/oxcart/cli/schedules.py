@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -57,8 +58,8 @@ def list_(
                 one.id,
                 one.name,
                 _rule(one.schedule) + (" (legacy)" if one.legacy else ""),
-                output.moment(one.next_ms),
-                one.runs,
+                _next(one),
+                one.fired,
                 one.schedule.limit,
             ]
             for one in found
@@ -86,9 +87,9 @@ def show(
         "id": found.id,
         "job": found.name,
         "rule": _rule(found.schedule),
-        "next": output.moment(found.next_ms),
+        "next": _next(found),
         "next job": found.next_job_id,
-        "runs": found.runs,
+        "runs": found.fired,
         "limit": found.schedule.limit,
         "not before": output.moment(found.schedule.start),
         "not after": output.moment(found.schedule.end),
@@ -234,16 +235,25 @@ def _as_document(one: Scheduler) -> dict[str, Any]:
         "next_ms": one.next_ms,
         "next_job_id": one.next_job_id,
         "runs": one.runs,
+        "fired": one.fired,
         "legacy": one.legacy,
         "data": one.data,
         "options": one.options,
     }
 
 
+def _next(schedule: Scheduler) -> str:
+    """Returns when the next run is due, and whether it is late."""
+    from oxcart.cli.queue_checks import MISSED
+
+    late = 0 < schedule.next_ms < (time.time() - MISSED) * 1000
+    return f"{output.moment(schedule.next_ms)}{' (overdue)' if late else ''}"
+
+
 def _rule(schedule: Schedule) -> str:
     """Returns the rule in words."""
     if schedule.every is not None:
-        behind = f" + {_span(schedule.offset)}" if schedule.offset else ""
+        behind = f", offset {_span(schedule.offset)}" if schedule.offset else ""
         return f"every {_span(schedule.every)}{behind}"
     zone = f" {schedule.tz}" if schedule.tz else ""
     return f"{schedule.cron}{zone}"

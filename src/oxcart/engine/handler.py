@@ -126,7 +126,13 @@ class Handler:
 
     def _read_parameters(self) -> None:
         filled = {*self.needs, *self.fills}
-        self.takes_job, fields, self._spread = _read_signature(self.function, self.kind, filled, self._face)
+        try:
+            self.takes_job, fields, self._spread = _read_signature(
+                self.function, self.kind, filled, self._face
+            )
+        except ValidationError as error:
+            message = f"handler {self.name}: {error}"
+            raise ValidationError(error.field, error.bound, error.value, message) from None
         self.takes_data = bool(fields) or self._spread
         self._shape = _shape(self.name, fields) if fields else None
 

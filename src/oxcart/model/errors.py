@@ -317,18 +317,24 @@ _REFUSALS: dict[int, tuple[type[JobError], str | None]] = {
 }
 
 
-def error_for_code(code: int, job_id: str, verb: str) -> JobError:
+def error_for_code(code: int, job_id: str, verb: str, state: str = "") -> JobError:
     """Returns the error for a script's refusal.
 
     Args:
         code: The code below zero that the script returned.
         job_id: The job that the call was about.
         verb: The refused verb in the infinitive: ``"finish"``, ``"promote"``.
+        state: The job's state on the wire, if the caller has read it.
     """
     kind, words = _REFUSALS.get(code, (JobError, f"the script answered {code}"))
     # Scripts are named remove_job and change_priority; people remove a job and change the priority of one.
     tried = verb.removesuffix("_job")
     tried = tried.replace("_", " ") + " of" if "_" in tried else tried
+    if kind is UnknownDependency:  # the id is that of the dependency
+        message = f"cannot {tried} the job: the dependency {job_id} does not exist (code {code})"
+        return kind(job_id, message, code)
+    if kind is WrongState and state:
+        words = f"it is {state}"
     return kind(job_id, f"cannot {tried} job {job_id}: {words or kind.reason} (code {code})", code)
 
 

@@ -251,7 +251,8 @@ class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
         name: The name of its runs.
         schedule: The rule.
         next_ms: When the next run is due, in ms.
-        runs: The number of runs so far; None if a peer did not count.
+        runs: The number of runs so far, with the next one if its job exists already; None if a peer did
+            not count.
         data: The payload of its runs.
         options: The options of its runs, as on the wire.
         legacy: A repeatable job of an older version. BullMQ 5 and Oxcart continue it; BullMQ 6 adds no
@@ -275,6 +276,13 @@ class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
     def next_at(self) -> datetime:
         """When the next run is due, in UTC."""
         return datetime.fromtimestamp(self.next_ms / 1000, UTC)
+
+    @property
+    def fired(self) -> int | None:
+        """The number of runs whose time came: ``runs`` without the next one."""
+        if self.runs is None or not self.names_runs:
+            return self.runs
+        return max(0, self.runs - 1)
 
     @property
     def next_job_id(self) -> str | None:

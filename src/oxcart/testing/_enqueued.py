@@ -65,6 +65,7 @@ def assert_enqueued(
     Raises:
         AssertionError: No job matches; the message lists the enqueued jobs.
     """
+    __tracebackhide__ = True
     return either(queue, _assert(unwrap(queue), name, data, count, options))
 
 
@@ -88,8 +89,10 @@ def refute_enqueued(
     Raises:
         AssertionError: A job matches.
     """
+    __tracebackhide__ = True
 
     async def refute() -> None:
+        __tracebackhide__ = True
         await _assert(unwrap(queue), name, data, 0, options)
 
     return either(queue, refute())
@@ -115,6 +118,7 @@ async def _enqueued(queue: Queue, name: str | None) -> list[Job]:
 async def _assert(
     queue: Queue, name: str, data: Any, count: int | None, options: Mapping[str, Any]
 ) -> list[Job]:
+    __tracebackhide__ = True
     wanted = JobOptions.build(**options)
     there = await _enqueued(queue, None)
     found = [

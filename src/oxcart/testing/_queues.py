@@ -21,7 +21,13 @@ def unwrap(queue: AnyQueue) -> Queue:
 
 def either(queue: AnyQueue, doing: Coroutine[Any, Any, T]) -> T | Coroutine[Any, Any, T]:
     """Returns the result for a queue of ``oxcart.sync``, otherwise the coroutine."""
-    return queue.run(doing) if isinstance(queue, sync.Queue) else doing
+    __tracebackhide__ = True  # pytest shows the line of the test
+    if not isinstance(queue, sync.Queue):
+        return doing
+    try:
+        return queue.run(doing)
+    except AssertionError as error:
+        raise error.with_traceback(None) from None
 
 
 def mode_of(queue: Queue) -> Mode | None:

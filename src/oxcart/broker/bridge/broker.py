@@ -58,7 +58,6 @@ from oxcart.model.errors import (
     OxcartError,
     ReplyCode,
     ScriptError,
-    UnknownDependency,
     error_for_code,
 )
 from oxcart.model.options import JobOptions
@@ -212,7 +211,7 @@ class BridgeBroker(Reading):
                 added += [error] * (len(jobs) - len(added))
                 break
             added += [
-                UnknownDependency(text(code))
+                error_for_code(ReplyCode.UNKNOWN_DEPENDENCY, text(code), "add")
                 if isinstance(code, bytes)
                 else Added(job_id, code == ReplyCode.DONE, at_ms=now)
                 for (job_id, _), code in zip(part, codes, strict=True)

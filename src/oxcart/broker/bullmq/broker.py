@@ -457,7 +457,8 @@ class BullMQBroker(Reading):
         if code in _NOT_HERE and (lane := await self.lanes.holder(job_id)) is not None:
             code = await run(load(verb), lane.keys.meta(), job_id, *args)
         if code < 0:
-            raise error_for_code(code, job_id, verb)
+            state = (await self.states([job_id]))[0] if code == ReplyCode.WRONG_STATE else ""
+            raise error_for_code(code, job_id, verb, state)
         return code
 
     async def set_progress(self, job_id: str, progress: Any) -> None:

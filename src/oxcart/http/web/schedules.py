@@ -75,7 +75,7 @@ class SchedulesPage(View):
                         "next": one.next_ms,
                         "times": next_times(one),
                         "missed": missed(one, now),
-                        "runs": one.runs,
+                        "runs": one.fired,
                         "limit": one.schedule.limit,
                         "legacy": one.legacy,
                         "declared_by": one.declared_by,
