@@ -112,4 +112,7 @@ def test_every_block_of_the_tutorial_runs(reader: Reader) -> None:
         "bullmq_jobs_processed_total",
     ):
         assert expected in output, f"{expected}\n{output}\n{reader.logs()}"
-    assert (reader.folder / "report.html").read_text().count("orders") > 0
+    report = (reader.folder / "report.html").read_text()
+    assert report.count("orders") > 0
+    assert "<table id='flows'>" in report
+    assert "<table id='schedules'>" in report

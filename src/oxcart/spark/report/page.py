@@ -51,6 +51,13 @@ svg { width: 100%; height: auto; } svg text { font-size: 11px; fill: var(--soft)
 """
 
 
+#: What stands for an empty table whose rows need the records that workers write for a pipeline.
+_RECORDED = (
+    "None recorded. {} are recorded while a pipeline is attached (<code>oxcart pipeline attach</code>)."
+)
+_ABSENT = {"flows": _RECORDED.format("Flows"), "schedules": _RECORDED.format("Runs of schedules")}
+
+
 def page(report: Report) -> str:
     """Returns the report as one HTML page."""
     wrong = sentences(report)
@@ -93,7 +100,7 @@ def _table(
     columns: Sequence[tuple[str, str]], rows: Sequence[Row], name: str, room: int, beyond: int, form: str
 ) -> str:
     if not rows:
-        return f"<p class='note' id='{name}'>None.</p>"
+        return f"<p class='note' id='{name}'>{_ABSENT.get(name, 'None.')}</p>"
     kinds = [" class='t'" if column in TEXTS else "" for column, _ in columns]
     head = "".join(f"<th{kind}>{escape(title)}</th>" for kind, (_, title) in zip(kinds, columns, strict=True))
     body: list[str] = []
