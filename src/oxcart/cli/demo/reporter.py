@@ -65,7 +65,7 @@ class Reporter:
             The report, or ``{"absent": reason}`` if Spark cannot run on this machine.
 
         Raises:
-            CommandError: The process ended without a report.
+            CommandError: The process failed, or ended without a report.
         """
         assert self._process is not None
         assert self._process.stdout is not None
@@ -76,6 +76,8 @@ class Reporter:
                 self._say(message["say"])
             elif "absent" in message:
                 return message
+            elif "failed" in message:
+                raise CommandError(message["failed"])
             else:
                 report: dict[str, Any] = message["report"]
                 await self._process.wait()

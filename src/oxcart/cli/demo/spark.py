@@ -1,8 +1,9 @@
 """The Spark process of a demo: builds tables from the events, and a report at the end.
 
 Its standard input carries two words: ``begin`` (the queue exists) and ``end`` (all jobs have ended). Its
-standard output carries one JSON object per line: ``say`` (progress), ``absent`` (why Spark cannot run) or
-``report``. When the input ends early, the demo is gone, and the process kills itself and its JVM.
+standard output carries one JSON object per line: ``say`` (progress), ``absent`` (why Spark cannot run),
+``report``, or ``failed`` (a message for the user). When the input ends early, the demo is gone, and the process
+kills itself and its JVM.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import os
 import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import msgspec
 
@@ -21,8 +24,12 @@ if TYPE_CHECKING:
     from oxcart.spark.lake.versions import Lake
     from oxcart.spark.pipeline import Pipeline
 
+T = TypeVar("T")
+
 #: Seconds between two reads of the stream while jobs run.
 PAUSE = 0.5
+#: Seconds before a step is tried again whose Python process started too late: the machine has too much to do.
+PATIENCE = 20.0
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -89,14 +96,41 @@ def main() -> None:
     except (MissingExtra, JavaMissing) as error:
         send(absent=str(error))
         return
+    from oxcart.spark.errors import WorkerLate
     from oxcart.spark.options import QueueSelection, ServerAddress
     from oxcart.spark.pipeline import Pipeline, Plan
 
     send(say="Spark is up and reads the events while they happen")
     # No samples: the only one would be taken long after the jobs, and would stretch the charts' time.
     plan = Plan(Path(task.lake), ServerAddress(url=task.url), QueueSelection((task.queue,)), samples=False)
-    send(report=_report(Pipeline(spark, plan), orders, Path(task.html)))
+    try:
+        send(report=_report(Pipeline(spark, plan), orders, Path(task.html)))
+    except WorkerLate as error:
+        send(failed=str(error))
     spark.stop()
+
+
+def patiently(step: Callable[[], T], pause: float = PATIENCE) -> T:
+    """Returns the result of a step, which is tried once more if Spark's Python process was late.
+
+    Raises:
+        WorkerLate: It was late twice.
+    """
+    from oxcart.spark.errors import WorkerLate, of_task
+
+    try:
+        return step()
+    except Exception as error:
+        if not isinstance(of_task(error), WorkerLate):
+            raise
+    send(say=f"this machine is busy: trying again in {pause:g} s")
+    time.sleep(pause)
+    try:
+        return step()
+    except Exception as error:
+        if isinstance(found := of_task(error), WorkerLate):
+            raise found from error
+        raise
 
 
 def _report(pipeline: Pipeline, orders: Orders, html: Path) -> dict[str, Any]:
@@ -107,13 +141,13 @@ def _report(pipeline: Pipeline, orders: Orders, html: Path) -> dict[str, Any]:
 
     orders.begun.wait()
     while not orders.ended.wait(PAUSE):
-        pipeline.ingest()
-    pipeline.ingest()
+        patiently(pipeline.ingest)
+    patiently(pipeline.ingest)
     rows = sum(file.rows for file in pipeline.lake.head().of(BRONZE))
     send(say=f"bronze has all {rows:,} rows; building silver and gold")
-    pipeline.builder.refresh()
+    patiently(pipeline.builder.refresh)
     send(say="the tables are built; writing the report")
-    made = collect(pipeline.tables)
+    made = patiently(lambda: collect(pipeline.tables))
     html.parent.mkdir(parents=True, exist_ok=True)
     html.write_text(page(made), encoding="utf-8")
     return {"html": str(html), "rows": rows, **_totals(pipeline.lake), "tables": lines(made)}
