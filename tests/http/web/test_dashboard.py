@@ -109,7 +109,7 @@ async def test_a_job_is_watched_while_it_runs(make_queue: MakeQueue, browser: Br
 
         def opened() -> None:
             page.goto(url + link("/job", queue="till", id=job_id))
-            shows(page, "Ready", "h1")
+            shows(page, "Scheduled", "h1")
             live(page)
 
         await asyncio.to_thread(opened)
@@ -174,7 +174,7 @@ async def test_a_job_is_cancelled_and_a_queue_paused_and_resumed(
             page.goto(url + link("/job", queue="till", id=job_id))
             page.click("button", "Cancel")
             page.click("#sure button", "Keep it")
-            shows(page, "Ready", "h1")
+            shows(page, "Scheduled", "h1")
             page.click("button", "Cancel")
             page.click("#sure-yes")
             shows(page, "Cancelled", "h1")

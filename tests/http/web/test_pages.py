@@ -203,7 +203,7 @@ async def test_groups_are_shown_paused_and_resumed(queue: Queue, serve: Serve) -
     assert "<b>" not in page
     # They are ready and not delayed, whatever the wire has.
     overview = (await client.get("/")).text
-    assert re.search(r'data-label="Ready" class="n"><a href="/queue\?name=q">90</a>', overview)
+    assert re.search(r'data-label="Scheduled" class="n"><a href="/queue\?name=q">90</a>', overview)
     assert re.search(r"Delayed<strong>0</strong>", page)
     form = {"back": "/queue?name=q"}
     answer = await client.post("/groups/pause?name=q&group=big", data=form)

@@ -2,8 +2,8 @@
 
 Its standard input carries two words: ``begin`` (the queue exists) and ``end`` (all jobs have ended). Its
 standard output carries one JSON object per line: ``say`` (progress), ``absent`` (why Spark cannot run),
-``report``, or ``failed`` (a message for the user). When the input ends early, the demo is gone, and the process
-kills itself and its JVM.
+``report``, or ``failed`` (a message for the user). When the input ends early, the demo is gone, and the
+process kills itself and its JVM.
 """
 
 from __future__ import annotations

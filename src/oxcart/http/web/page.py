@@ -100,7 +100,7 @@ def link(path: str, **query: Any) -> str:
 
 _STATES = {
     "pending": "Pending",
-    "scheduled": "Ready",
+    "scheduled": "Scheduled",
     "delayed": "Delayed",
     "running": "Running",
     "completed": "Completed",
@@ -108,7 +108,7 @@ _STATES = {
     "retrying": "Retrying",
     "dead_letter": "Dead letter",
     "cancelled": "Cancelled",
-    "ready": "Ready",
+    "ready": "Scheduled",
 }
 
 

@@ -59,7 +59,7 @@ class QueuePage(View):
                     Markup(spark(track.line("failed"), "bad big", "failed per second")),
                 ),
                 (
-                    "Ready",
+                    "Scheduled",
                     f"{row['ready']:,}",
                     Markup(spark(track.line("backlog"), "backlog big", "ready jobs")),
                 ),
