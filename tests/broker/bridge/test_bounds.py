@@ -15,8 +15,12 @@ MOST_COMMANDS = 60
 
 
 def runs(stats: Any) -> int:
-    """Returns the number of script calls: each has one EVALSHA and may need its text too."""
-    return int(stats["cmdstat_evalsha"]["calls"])
+    """Returns the number of scripts that ran.
+
+    An EVALSHA fails if the server lacks the text. Then one EVAL compiles it and another runs it.
+    """
+    by_hash, by_text = stats["cmdstat_evalsha"], stats.get("cmdstat_eval", {"calls": 0})
+    return int(by_hash["calls"] - by_hash["failed_calls"] + by_text["calls"] // 2)
 
 
 async def calls_and_commands(desk: Desk, worker: str = "w1") -> tuple[int, float, list[str]]:
