@@ -30,6 +30,10 @@ def delays(backoff: Backoff, count: int) -> list[int]:
         (5, Backoff("fixed", 5000)),
         (0.5, Backoff("fixed", 500)),
         ({"type": "exponential", "delay": 1000, "cap": "1m"}, Backoff("exponential", 1000, cap=60_000)),
+        ({"type": "fixed", "delay": 1}, Backoff("fixed", 1)),
+        ({"type": "exponential", "multiplier": 1}, Backoff("exponential", 1000, multiplier=1)),
+        ({"type": "exponential", "multiplier": 1000}, Backoff("exponential", 1000, multiplier=1000)),
+        ({"type": "fixed", "jitter": 1}, Backoff("fixed", 1000, jitter=1)),
         ({"type": "exponential", "delay": "2s", "cap": 9000}, Backoff("exponential", 2000, cap=9000)),
         ("30s", Backoff("fixed", 30_000)),
         ({"type": "exponential", "delay": 1000}, Backoff("exponential", 1000)),
@@ -282,3 +286,9 @@ def test_a_damaged_field_is_refused(text: str | bytes) -> None:
 
 def test_a_senseless_multiplier_in_a_field_does_not_overflow() -> None:
     assert Backoff("exponential", 1, multiplier=1e300, cap=None).delay_ms(9, half) == MAX_MS
+
+
+def test_a_custom_strategy_may_retry_at_once() -> None:
+    policy = Backoff("custom", 1000, name="mine")
+    assert policy.delay_ms(1, lambda: 0.5, {"mine": lambda attempt, delay, cap: 0}) == 0
+    assert policy.delay_ms(1, lambda: 0.5, {"mine": lambda attempt, delay, cap: -5}) == -1
