@@ -2,6 +2,8 @@
 
 Samples of memory are taken at quiet moments: the producer waits after every tenth of the jobs until none is
 left that has not ended. The bounds then say something of what stays, not of what is under way.
+
+A soak that gets SIGTERM adds no more jobs, and judges those that it has added.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import signal
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -65,7 +68,7 @@ class Soak:
     async def produce(self, producer: Producer) -> None:
         """Adds all jobs, and takes a sample whenever a share of them has ended."""
         share = self.arguments.jobs / SAMPLES
-        while producer.added < self.arguments.jobs:
+        while producer.added < self.arguments.jobs and not self.enough.is_set():
             await producer.chunk()
             await self.until(DEEP, QUIET)
             if producer.added >= share * (len(self.samples) + 1):
@@ -100,6 +103,7 @@ async def soak(arguments: argparse.Namespace) -> list[Finding]:
         crew = Crew(server.url, arguments.concurrency, arguments.seed)
         async with opened(server.url) as queues:
             run = Soak(arguments, queues, client, crew)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, run.enough.set)
             producer = Producer(queues, arguments.seed)
             await producer.declare()
             await crew.begin(arguments.workers)
@@ -112,7 +116,7 @@ async def soak(arguments: argparse.Namespace) -> list[Finding]:
                 await replacing
                 await producer.retire()
                 await run.until(0, QUIET)
-                findings = judge(run.samples, arguments.jobs)
+                findings = judge(run.samples, producer.added)
                 findings += await accounted(client)
                 findings += await emptied(queues, client)
             finally:

@@ -28,9 +28,12 @@ _BULLMQ = (
     (JOB, r"(?P<owner>repeat:[^:]+:\d+|[^:]+)(:(lock|logs|dependencies|processed|failed|unsuccessful))?"),
 )
 _BRIDGE = (
-    (QUEUE, r"metrics:.*|workers:active|ratelimit:.*|scheduler:.*"),
-    (QUEUE, r"ox:(alive|away|term|turns|back|types|survey|scan|checking|settling|events:.*|reading:.*)"),
-    (INDEX, r"jobs:(waiting|active|delayed|dead|cron)|ox:(held|pending|missing|listed|facts|active:.*)"),
+    (QUEUE, r"metrics:.*|workers:active|ratelimit:.*|scheduler:.*|queues:paused|ox:(front|reading:.*)"),
+    (QUEUE, r"ox:(alive|away|term|turns|back|types|survey|scan|checking|settling|events:.*)"),
+    (
+        INDEX,
+        r"jobs:(waiting|active|delayed|dead|deadletter|cron)|ox:(held|pending|missing|listed|facts|active:.*)",
+    ),
     (INDEX, r"ox:(lane|lanes|marker):.*"),
     (SHORT, r"workers:heartbeat:.*|ox:(call|worker|cancel|next|rescued|hold|watcher):.*|jobs:lock:.*"),
     (QUEUE, r"ox:ended:.*"),

@@ -6,16 +6,18 @@ import asyncio
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from inspect import getmembers, ismethod, signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks.soak.__main__ import Soak
-from benchmarks.soak.keys import account, leftovers
+from benchmarks.soak.keys import account, classify, leftovers
 from benchmarks.soak.mix import MAIN, NAMESPACE
 from benchmarks.soak.verdict import LONG, SERVER_BOUND, WORKER_BOUND, Sample, judge
 
 from oxcart import Queue
+from oxcart.broker.bridge.keys import BridgeKeys
 from tests.servers import ValkeyServer
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +78,14 @@ def test_a_stray_key_is_found(client: Any, key: str, why: str) -> None:
     assert why in account(client).strays[key]
 
 
+def test_every_key_of_a_bridge_namespace_has_a_rule() -> None:
+    keys = BridgeKeys("work", NAMESPACE)
+    methods = [method for name, method in getmembers(keys, ismethod) if not name.startswith("_")]
+    plain = [str(method()) for method in methods if not signature(method).parameters]
+    assert f"{NAMESPACE}:ox:front" in plain
+    assert [key for key in plain if key.startswith(f"{NAMESPACE}:") and not classify(key)[0]] == []
+
+
 @pytest.mark.parametrize("key", [f"bull:{MAIN}:ox:held", f"bull:{MAIN}:delayed", f"{NAMESPACE}:ox:pending"])
 def test_an_entry_of_an_index_is_left_over(client: Any, key: str) -> None:
     client.zadd(key, {"gone": 1})
@@ -106,6 +116,15 @@ class _SlowCrew:
         self.began.set()
         await self.may_end.wait()
         self.replaced += 1
+
+
+async def test_a_soak_that_is_ended_early_adds_no_more() -> None:
+    nothing: Any = None
+    producer: Any = Namespace(added=5)
+    run = Soak(Namespace(jobs=1000, every=1.0), nothing, None, nothing)
+    run.enough.set()
+    await asyncio.wait_for(run.produce(producer), 60)
+    assert run.samples == []
 
 
 async def test_a_soak_that_ends_waits_for_the_worker_that_is_being_started() -> None:
