@@ -23,7 +23,7 @@ _BULLMQ = (
     (QUEUE, r"ox:(alive|away|groups|partitions|workers|listeners|crowded|lanes:version)"),
     (INDEX, r"wait|paused|active|prioritized|delayed|waiting-children|repeat"),
     (INDEX, r"ox:(held|parked|opening|turns|expiring|callbacks|gates|lanes|lanes:ready|lanes:busy|ids)"),
-    (SHORT, r"ox:(call|worker|rate|cancel|idem|wake):.*|ox:(swept|watcher|lanes:tended)|d[en]:.*"),
+    (SHORT, r"ox:(call|worker|rate|cancel|idem|wake|watcher):.*|ox:(swept|watcher|lanes:tended)|d[en]:.*"),
     (SCHEDULE, r"repeat:(?P<owner>[^:]+)"),
     (JOB, r"(?P<owner>repeat:[^:]+:\d+|[^:]+)(:(lock|logs|dependencies|processed|failed|unsuccessful))?"),
 )
