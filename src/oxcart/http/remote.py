@@ -210,6 +210,17 @@ class RemoteQueue(Queue):
         body = msgspec.json.decode(answer.content, type=JobBody)
         return RemoteHandle(self, body.id, row["type"], answer.status_code == 201, body.id != row["id"])
 
+    async def _add_one(
+        self,
+        name: str,
+        data: Any,
+        options: JobOptions,
+        durability: Durability | None = None,
+        *,
+        traced: bool = False,
+    ) -> JobHandle[Any]:
+        return await self._add_row(self._row(name, data, options, durability))
+
     async def _add(
         self,
         jobs: Iterable[tuple[str, Any, JobOptions]],
