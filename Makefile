@@ -252,7 +252,7 @@ bench-pipeline: install  ## ingest, a day of a million events, the sink, and fiv
 
 .PHONY: chaos
 chaos: install  ## every fault at full length: leases of 30 s, 10 000 lost answers; 40 minutes, most of them waiting
-	OXCART_CHAOS=full $(BIN)/pytest -v -n 4 --dist loadgroup --durations 10 tests/chaos tests/cluster
+	OXCART_CHAOS=full $(BIN)/pytest -v -n 4 --dist load --durations 10 tests/chaos tests/cluster
 
 .PHONY: cron
 cron: install  ## next times of 5 000 random expressions and instants against the cron-parser of BullMQ
