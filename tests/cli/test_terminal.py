@@ -62,7 +62,7 @@ RECIPES: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {
     ("cancel",): (("Q", "waits"), ("Q", "--all", "--dry-run")),
     ("remove",): (("Q", "missing-\x1b[31m"),),
     ("promote",): (("Q", "J"),),
-    ("clean",): (("Q", "--state", "failed", "--grace", "90d"),),
+    ("clean",): (("Q", "--state", "failed", "--grace", "90d", "--yes"),),
     ("orphans",): (("Q",),),
     ("priorities",): (("Q",),),
     ("metrics",): (("Q",),),
