@@ -186,8 +186,8 @@ async def test_every_job_runs_where_it_fits_and_never_twice_at_once(
         while not await is_quiet():
             assert time.monotonic() < end + 30, counts
             await asyncio.sleep(0.2)
-        # Jobs of a killed worker become unroutable when its record expires, 30 s after its last heartbeat. A job
-        # that was lost with its worker after its end may wait once more meanwhile.
+        # Jobs of a killed worker become unroutable when its record expires, 30 s after its last heartbeat.
+        # A job that was lost with its worker after its end may wait once more meanwhile.
         unroutable: dict[str, int] = {}
         waiting = -1
         end = time.monotonic() + 60
