@@ -107,10 +107,11 @@ def the_subject_is_erased(shell: Shell) -> None:
     """In the same lake, because every build costs seconds."""
     erase = ("erase", "--correlation-id", "ada", "--master", "local[1]")
     assert shell.run(*erase, "--dry-run") == "jobs that would be erased: 1, with 5 events and records\n"
+    text = "SELECT count(DISTINCT job_id) AS n, count(*) AS m FROM events WHERE job_id IS NOT NULL"
+    assert json.loads(shell.run("query", text, "--json")) == [{"n": 2, "m": 9}], "a dry run removes nothing"
     assert "jobs erased: 1, with 5 events and records; built anew: 2026-11-02" in shell.run(*erase)
     jobs = pytest.importorskip("deltalake").DeltaTable(shell.lake / "jobs").to_pyarrow_table()
     assert jobs["job_id"].to_pylist() == ["2"]
-    text = "SELECT count(DISTINCT job_id) AS n, count(*) AS m FROM events WHERE job_id IS NOT NULL"
     assert json.loads(shell.run("query", text, "--json", "--master", "local[1]")) == [{"n": 1, "m": 4}]
     assert shell.run(*erase) == "the tables have no job of that correlation id\n"
 
