@@ -13,8 +13,9 @@ from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.claimed import BullMQClaim
 from oxcart.broker.port import LARGE_OUTCOME, Ask, Claimed, ClaimedJob, Code, Lease, Outcome, OutcomeKind
 from oxcart.engine import claims
-from oxcart.engine.claims import BATCH, LIMITED, SEARCHED, STAY, Claims, Station
+from oxcart.engine.claims import BATCH, LIMITED, SEARCHED, STAY, Claims
 from oxcart.engine.running import RunningJob
+from oxcart.engine.station import Station
 from oxcart.model.errors import BrokerUnavailable, ScriptError
 from tests.engine.making import make_job
 from tests.signals import eventually

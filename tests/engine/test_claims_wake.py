@@ -7,7 +7,8 @@ from typing import Any, cast
 
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.port import Ask, Claimed
-from oxcart.engine.claims import Claims, Station
+from oxcart.engine.claims import Claims
+from oxcart.engine.station import Station
 
 LIMIT = 30.0
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from oxcart.broker.port import Claimed
-from oxcart.engine.claims import Claims, Station
+from oxcart.engine.claims import Claims
 from oxcart.engine.executor import Executor
 from oxcart.engine.leases import Leases
 from oxcart.engine.listeners import Listeners
@@ -17,6 +17,7 @@ from oxcart.engine.running import RunningJob
 from oxcart.engine.runs import ClaimedRuns
 from oxcart.engine.source import Source
 from oxcart.engine.spans import WorkerSpans
+from oxcart.engine.station import Station
 from oxcart.engine.suspects import Suspects
 from oxcart.engine.unknown import UnknownNames
 from oxcart.engine.verdict import Verdict

@@ -17,9 +17,10 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 
 from oxcart.broker.port import Outage, ServedBroker
-from oxcart.engine.claims import Claims, Station
+from oxcart.engine.claims import Claims
 from oxcart.engine.looper import Looper
 from oxcart.engine.recovery import SIGNS, StalledCheck
+from oxcart.engine.station import Station
 from oxcart.engine.waiter import Taker
 from oxcart.model.target import Abilities
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from oxcart.broker.connection import Reconnect
 from oxcart.engine.cancellations import Cancellations
-from oxcart.engine.claims import Claims, Station
+from oxcart.engine.claims import Claims
 from oxcart.engine.mesh import Mesh
 from oxcart.engine.running import RunningJob
+from oxcart.engine.station import Station
 from oxcart.engine.waiter import CHECKED, CHECKS, SPAN, Waiter, by_slot
 
 

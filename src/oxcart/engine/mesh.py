@@ -8,13 +8,14 @@ from functools import partial
 
 from oxcart.broker.port import Outage, ServedBroker
 from oxcart.broker.workers import Wakes
-from oxcart.engine.claims import Claims, Station
+from oxcart.engine.claims import Claims
 from oxcart.engine.lanes import MARKERS, Lanes
 from oxcart.engine.leases import Leases
 from oxcart.engine.looper import Looper
 from oxcart.engine.recovery import StalledCheck
 from oxcart.engine.registration import Registrations
 from oxcart.engine.running import RunningJob
+from oxcart.engine.station import Station
 from oxcart.engine.waiter import Taker
 from oxcart.model.target import Abilities
 

@@ -15,8 +15,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from oxcart.engine.claims import Station
 from oxcart.engine.running import RunningJob
+from oxcart.engine.station import Station
 from oxcart.model.errors import BrokerError, OxcartError, ScriptError
 from oxcart.model.schedule import is_legacy_id
 

@@ -7,7 +7,8 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 
-from oxcart.engine.claims import Claims, Station
+from oxcart.engine.claims import Claims
+from oxcart.engine.station import Station
 
 log = logging.getLogger("oxcart.worker")
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from oxcart.broker.port import Outcome
-from oxcart.engine.claims import Station
 from oxcart.engine.running import RunningJob
 from oxcart.engine.source import Source
+from oxcart.engine.station import Station
 from oxcart.engine.tracing import run_span
 
 

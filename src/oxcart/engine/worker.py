@@ -26,7 +26,7 @@ from oxcart.broker.port import Ask, Code, Outcome, OutcomeKind, ServedBroker
 from oxcart.engine.arrivals import Arrivals
 from oxcart.engine.batches import warn_of_small_batches
 from oxcart.engine.checks import check_count, check_metrics, read_abilities, read_lease, read_limiter
-from oxcart.engine.claims import SPELL_US, Claims, Station
+from oxcart.engine.claims import SPELL_US, Claims
 from oxcart.engine.connections import close_connections, share_connections
 from oxcart.engine.declarations import declarations_of
 from oxcart.engine.executor import LEASE_LOST, SHUTDOWN, Executor, Middleware
@@ -45,6 +45,7 @@ from oxcart.engine.running import RunningJob, current_worker
 from oxcart.engine.shutdown import UNREACHED, commit_the_rest
 from oxcart.engine.source import Consumable, Source, make_worker_id, read_version
 from oxcart.engine.spans import WorkerSpans, ended_span
+from oxcart.engine.station import Station
 from oxcart.engine.verdict import Verdict, log_failure, log_refusal
 from oxcart.engine.webhooks.outbox import Outbox
 from oxcart.model.backoff import Strategy
