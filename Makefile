@@ -154,7 +154,7 @@ test: install  ## all tests, those against real BullMQ included
 	$(BIN)/pytest -n 2 --dist loadgroup $(TEST)
 
 test-fast: install  ## the library on one Valkey, in under two minutes: no Node, browser or Java
-	$(BIN)/pytest -q -n 2 --dist loadgroup --fast $(TEST)
+	$(BIN)/pytest -q -n $(or $(PROCESSES),2) --dist loadgroup --fast $(TEST)
 
 .PHONY: test-pythons
 test-pythons: install  ## make test-fast under every supported Python that this machine has, and under 3.14 and 3.14t

@@ -22,6 +22,7 @@ def main(arguments: list[str]) -> int:
         "--quick", action="store_true", help="only the tests of the model and of oxcart.testing"
     )
     parser.add_argument("--python", action="append", help="only this version; repeatable")
+    parser.add_argument("--processes", type=int, default=2, help="processes that run the tests (default: 2)")
     parser.add_argument("--strict", action="store_true", help="fail if advisories cannot be had")
     parser.add_argument("--list", action="store_true", help="only list the Pythons of this machine")
     given = parser.parse_args(arguments)
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> int:
             found += [f"Python {python} is supported and not here"] if python in SUPPORTED else []
             continue
         try:
-            newest = check_python(python, path, wheel, quick=given.quick)
+            newest = check_python(python, path, wheel, quick=given.quick, processes=given.processes)
         except CheckFailed as error:
             print(error)
             found.append(str(error).partition("\n")[0])
@@ -63,7 +64,7 @@ def main(arguments: list[str]) -> int:
     return 1 if found else 0
 
 
-def check_python(python: str, path: Path, wheel: Path, *, quick: bool) -> Environment:
+def check_python(python: str, path: Path, wheel: Path, *, quick: bool, processes: int) -> Environment:
     """Tries the wheel in two clean environments of a Python: bare, and with all extras.
 
     Raises:
@@ -83,7 +84,7 @@ def check_python(python: str, path: Path, wheel: Path, *, quick: bool) -> Enviro
     tests = Environment(python, FOLDER / f"tests-{python}", TOOLS / "uv")
     tests.create(path)
     tests.install(f"{wheel}[{','.join(sorted(extras))}]", *TEST_NEEDS)
-    ended = tests.try_tests(FOLDER / f"suite-{python}", quick=quick)
+    ended = tests.try_tests(FOLDER / f"suite-{python}", quick=quick, processes=processes)
     print(f"Python {python} with all extras: {shipped} packages, {ended}")
     return full
 

@@ -78,7 +78,7 @@ class Environment:
             raise CheckFailed(f"the quickstart printed {shown!r}")
         self._run(str(self.bin / "oxcart"), "doctor", cwd=place, environ=home)
 
-    def try_tests(self, place: Path, *, quick: bool) -> str:
+    def try_tests(self, place: Path, *, quick: bool, processes: int) -> str:
         """Runs the fast tests against the installed package; returns pytest's last line."""
         shutil.rmtree(place, ignore_errors=True)
         left_out = shutil.ignore_patterns("node_modules", "__pycache__")
@@ -95,8 +95,8 @@ class Environment:
             shutil.copy(ROOT / name, place)
         which = list(QUICK) if quick else []
         shown = self._run(
-            *(str(self.bin / "python"), "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "--fast"),
-            *("-p", "no:cacheprovider", *which),
+            *(str(self.bin / "python"), "-m", "pytest", "-q", "-n", str(processes)),
+            *("--dist", "loadgroup", "--fast", "-p", "no:cacheprovider", *which),
             cwd=place,
         )
         return shown.strip().splitlines()[-1]
