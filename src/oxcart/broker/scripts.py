@@ -35,6 +35,7 @@ _FIRST = 'collectgarbage("setstepmul", 50)\nif not KEYS[1] then return end\n'
 #: The locals that most functions of a script use.
 _INNER = re.compile(r"(?:local (?:call|P) = .*\n)+")
 _COMMENT = re.compile(r"^\s*--.*$")
+_WORD = re.compile(r"\w+")
 #: A declaration in a part: a function, one or several values, or the body of a function declared before.
 _DECLARED = re.compile(r"^(?:local function|local|function) ([\w, ]+)", re.MULTILINE)
 
@@ -59,18 +60,20 @@ def _needed(parts: str, text: str, known: str = "") -> str:
 
     Nothing is used before it is declared, so one pass from the last declaration to the first suffices.
     """
-    starts = [found.start() for found in _DECLARED.finditer(parts)]
-    needed = ""
-    for start, end in reversed(list(zip(starts, [*starts[1:], len(parts)], strict=True))):
-        declared = _DECLARED.match(parts, start)
-        assert declared is not None
-        piece = parts[start:end].rstrip() + "\n"
-        names = [name.strip() for name in declared.group(1).split(",")]
-        if piece not in known and any(re.search(rf"\b{name}\b", needed + text) for name in names):
-            needed = piece + needed
-    return needed
+    found = list(_DECLARED.finditer(parts))
+    ends = [*(declared.start() for declared in found[1:]), len(parts)]
+    needed: list[str] = []
+    words = set(_WORD.findall(text))
+    for declared, end in zip(reversed(found), reversed(ends), strict=True):
+        piece = parts[declared.start() : end].rstrip() + "\n"
+        if words.isdisjoint(_WORD.findall(declared.group(1))) or piece in known:
+            continue
+        needed.append(piece)
+        words.update(_WORD.findall(piece))
+    return "".join(reversed(needed))
 
 
+@cache
 def _part(folder: Traversable, name: str) -> str:
     """Returns the text of a part: the protocol's own, or a shared one."""
     own = folder / "parts" / f"{name}.lua"
