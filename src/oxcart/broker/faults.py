@@ -56,6 +56,14 @@ def fault_in(fields: Mapping[bytes, bytes]) -> str:
     return ""
 
 
+def fault_of_plain(fields: Mapping[bytes, bytes]) -> str:
+    """As `fault_in`, faster, for the six fields of a new job."""
+    numbers = fields[b"timestamp"] + fields[b"delay"] + fields[b"priority"]
+    if numbers.isdigit() and len(numbers) <= _DIGITS and fields[b"name"].isascii():
+        return ""
+    return fault_in(fields)
+
+
 def number_fault(name: bytes, raw: bytes) -> str:
     """Returns the field's name and why it is no number; empty if it is one, or empty itself."""
     if not raw or (name not in _COUNTS and is_number(raw)):

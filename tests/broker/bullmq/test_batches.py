@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import AsyncIterator
 from typing import Any
@@ -259,3 +260,31 @@ async def test_a_user_without_mset_renews_leases_one_by_one(url: str, store: red
         await broker.close()
     finally:
         store.acl_deluser("plain")
+
+
+async def test_jobs_with_fields_in_any_order_keep_their_values(
+    broker: BullMQBroker, store: redis.Redis
+) -> None:
+    chance = random.Random(5)
+    plain = ["name", "data", "opts", "timestamp", "delay", "priority"]
+    orders = [plain, plain[::-1], [*plain[1:], "name"], ["name", "data", "opts", "timestamp", "delay", "ats"]]
+    stored: dict[str, dict[str, str]] = {}
+    for number in range(60):
+        names = list(chance.choice(orders)) + (["ox:corr"] if chance.random() < 0.2 else [])
+        values = {name: str(1000 * number + at) for at, name in enumerate(names)}
+        values |= {"opts": f'{{"attempts":{number}}}', "data": f'"{number}\\u0000"'} | (
+            {"name": f"\0name {number}"} if chance.random() < 0.2 else {}
+        )
+        stored[f"j{number}"] = values
+        store.hset(f"bull:q:j{number}", mapping=dict[Any, Any](values))
+        store.lpush("bull:q:wait", f"j{number}")
+        if chance.random() < 0.1:
+            store.lpush("bull:q:wait", f"gone{number}")  # an id without a job
+    jobs = (await broker.claim(Ask(60))).jobs
+    assert [job.id for job in jobs] == list(stored)
+    for job in jobs:
+        values = stored[job.id]
+        assert hash_of(job) == {name.encode(): value.encode() for name, value in values.items()}
+        assert job.starts == int(values.get("ats", 0)) + 1
+        assert job.options.attempts == json.loads(values["opts"])["attempts"]
+        assert job.correlation_id == values.get("ox:corr")

@@ -14,6 +14,8 @@ from oxcart.broker.stored import count_of
 
 #: How much of a token separates the values of a claimed job; also in ``lua/parts/claiming.lua``.
 NONCE = 12
+#: Pieces of a claimed job with six fields: its id, and names and values.
+SIX_FIELDS = 13
 
 
 def claim_args(ask: Ask, now: int | str, token: str, lane: str | None) -> list[bytes | str | int]:
@@ -81,23 +83,31 @@ def end_args(outcomes: Sequence[Outcome], metrics: int, version: str = "") -> li
 def read_claim(answer: Any, token: str) -> Claimed:
     """Reads the answer to a claim."""
     jobs: list[ClaimedJob] = []
-    aside, now = [], answer[8]
-    suspects = False
+    aside, now, suspects = [], answer[8], False
     between = b"\0" + token[:NONCE].encode()
+    names: tuple[bytes, ...] = ()
+    first = answer[7] != 1  # a repeated answer is read after the claim, a first answer before it
     for joined in answer[1]:
-        raw_id, *flat = joined.split(between)
+        flat = joined.split(between)
+        raw_id = flat[0]
+        plain = not len(flat) & 1
+        if plain:  # values alone, and no starts among them
+            del flat[0]
+            fields = dict(zip(names, flat, strict=False))
+            starts = 0
+        else:
+            fields = dict(zip(flat[1::2], flat[2::2], strict=True))
+            starts = count_of(fields.get(b"ats"))
+            if len(flat) == SIX_FIELDS:
+                names = tuple(fields)
+            if b"stc" in fields:
+                suspects = True
         try:
             job_id = raw_id.decode()
         except UnicodeDecodeError:  # no worker could name this id: the stalled check recovers it
             aside.append(raw_id)
             continue
-        pairs = iter(flat)
-        fields = dict(zip(pairs, pairs, strict=True))
-        starts = count_of(fields.get(b"ats"))
-        if b"stc" in fields:
-            suspects = True
-        # A repeated answer is read after the claim, a first answer before it.
-        jobs.append(BullMQClaim(job_id, token, starts if answer[7] == 1 else starts + 1, now, fields))
+        jobs.append(BullMQClaim(job_id, token, starts + first, now, fields, plain))
     found = Claimed(
         jobs,
         answer[2],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oxcart.broker.bullmq import codec
+from oxcart.broker.faults import fault_of_plain
 from oxcart.broker.stored import count_of, decode_tags, json_of, step_fields, text_of
 from oxcart.model.job import Job
 from oxcart.model.masking import masked
@@ -21,6 +22,7 @@ class BullMQClaim(msgspec.Struct):
 
     Attributes:
         fields: The job's hash before the claim.
+        plain: Whether the hash is known to have the six fields of a new job and no others.
     """
 
     id: str
@@ -28,6 +30,8 @@ class BullMQClaim(msgspec.Struct):
     starts: int
     started_ms: int
     fields: dict[bytes, bytes]
+    plain: bool = False
+    _options: JobOptions | None = None
 
     def __repr__(self) -> str:
         return masked(self, "fields")
@@ -35,6 +39,8 @@ class BullMQClaim(msgspec.Struct):
     @property
     def earlier(self) -> int:
         """Attempts ended so far, as ``finish.lua`` receives them; -1 if the script must read more."""
+        if self.plain:
+            return 0
         fields = self.fields
         if (
             b"deid" in fields
@@ -56,11 +62,16 @@ class BullMQClaim(msgspec.Struct):
 
     @property
     def fault(self) -> str:
-        return codec.fault_of(self.fields)
+        if not self.plain:
+            return codec.fault_of(self.fields)
+        self._options, fault = codec.read_options(self.fields[b"opts"])
+        return fault_of_plain(self.fields) or fault
 
     @property
     def options(self) -> JobOptions:
-        return codec.options_of(self.fields)
+        if self._options is None:
+            self._options = codec.options_of(self.fields)
+        return self._options
 
     @property
     def tags(self) -> dict[str, str]:
@@ -105,6 +116,8 @@ class BullMQClaim(msgspec.Struct):
 
     @property
     def has_conditions(self) -> bool:
+        if self.plain:
+            return False
         fields = self.fields
         return b"ox:lifetime" in fields or b"ox:cancel" in fields or b"defa" in fields or b"stc" in fields
 

@@ -9,7 +9,9 @@
 --          12 "1" if the worker isolates jobs that were lost before (isolate.lua), or ""
 -- Returns  { {}, jobs, limited, due, closed, active, orphans, repeated, now }: jobs has a text per
 --          job: its id, and its fields and values as they were before the claim (the caller adds one to `ats` and sets
---          `processedOn` to now). Between these stands a zero byte and the first twelve characters of the token;
+--          `processedOn` to now). Between these stands a zero byte and the first twelve characters of the token. A
+--          text of an even number of pieces ends with that separator and has values alone, whose names are those
+--          of the last job before it with six fields;
 --          repeated is 1, or 2 if the claim stopped because of its time limit;
 --          limited and due in ms, 0 for none; active is the length of the active list. With a choice of lanes
 --          the number of the chosen lane follows. If the script looked at more than the first lane, then also whether
