@@ -99,7 +99,7 @@ def read(package: str, verb: str) -> Script:
     if later:
         asked = sorted(set(_SELDOM.findall(own)))
         seldom = _needed(parts(later), " ".join(asked), first)
-        first += _needed(parts(name for name in at_once if name not in later), seldom, first)
+        seldom = _needed(parts(name for name in at_once if name not in later), seldom, first) + seldom
         fields = ", ".join(f"{name} = {name}" for name in asked)
         own = f"{_HEAD}{seldom}return {{ {fields} }}\n{_TAIL}{own}"
     # A function within: a closure finds an outer local at once, one of its own function by a walk over all.

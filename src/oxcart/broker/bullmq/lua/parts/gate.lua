@@ -7,13 +7,18 @@
 -- The rate limit's counter while a queue holds all jobs back: above every limit.
 local HELD = 9007199254740991
 
--- Moves at most `most` ids from one list into the other. The list whose oldest job (the tail) is older
--- is served first, so its ids stay nearer to the tail.
-local function merge_lists(prefix, from, to, most)
+-- Orders the two lists for the queue's present pause state; returns whether it changed anything.
+local function settle(prefix, paused)
+  local from, to = prefix .. (paused and "wait" or "paused"), prefix .. (paused and "paused" or "wait")
+  if call("EXISTS", from) == 0 then
+    return false
+  end
   if call("EXISTS", to) == 0 then
     call("RENAME", from, to)
-    return
+    return true
   end
+  -- The list whose oldest job (the tail) is older is served first, so its ids stay nearer to the tail.
+  local most = 2000
   local from_born = tonumber(peek(prefix .. call("LINDEX", from, -1), "timestamp")) or 0
   local to_born = tonumber(peek(prefix .. call("LINDEX", to, -1), "timestamp")) or 0
   local moved
@@ -32,16 +37,7 @@ local function merge_lists(prefix, from, to, most)
     call("LPUSH", to, unpack(turned))
     call("LTRIM", from, 0, -(#moved + 1))
   end
-end
-
--- Orders the two lists for the queue's present pause state; returns whether it changed anything.
-local function settle(prefix, paused)
-  local from = prefix .. (paused and "wait" or "paused")
-  if call("EXISTS", from) == 1 then
-    merge_lists(prefix, from, prefix .. (paused and "paused" or "wait"), 2000)
-    return true
-  end
-  return false
+  return true
 end
 
 -- `active`: writes pending changes of a script; called before a script counts the list.
