@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 
 _INCLUDE = re.compile(r"^-- include: (.+)$", re.MULTILINE)
 _LATER = re.compile(r"^-- include when needed: (.+)$", re.MULTILINE)
@@ -74,25 +73,24 @@ def _needed(parts: str, text: str, known: str = "") -> str:
 
 
 @cache
-def _part(folder: Traversable, name: str) -> str:
-    """Returns the text of a part: the protocol's own, or a shared one."""
-    own = folder / "parts" / f"{name}.lua"
+def _part(package: str, name: str) -> str:
+    """Returns the text of a part: the package's own, or a shared one."""
+    own = files(package) / "lua" / "parts" / f"{name}.lua"
     text = (own if own.is_file() else _SHARED / f"{name}.lua").read_text("utf-8")
-    return _INCLUDE.sub(lambda line: "\n".join(_part(folder, one) for one in line[1].split()), text)
+    return _INCLUDE.sub(lambda line: "\n".join(_part(package, one) for one in line[1].split()), text)
 
 
 @cache
 def read(package: str, verb: str) -> Script:
     """Reads a script of a package by its verb, for example ``claim``."""
-    folder = files(package) / "lua"
-    source = (folder / f"{verb}.lua").read_text("utf-8")
+    source = (files(package) / "lua" / f"{verb}.lua").read_text("utf-8")
 
     def named(line: re.Pattern[str]) -> list[str]:
         found = line.search(source)
         return found.group(1).split() if found else []
 
     def parts(names: Iterable[str]) -> str:
-        return _lean("\n".join(_part(folder, name) for name in names))
+        return _lean("\n".join(_part(package, name) for name in names))
 
     own, at_once, later = _lean(source), named(_INCLUDE), named(_LATER)
     first = _needed(parts(at_once), _SELDOM.sub("", own))
