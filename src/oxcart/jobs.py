@@ -12,7 +12,7 @@ keeps its partial result, and calling it again continues from there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from oxcart.broker.cancellations import refusal
@@ -28,7 +28,7 @@ from oxcart.model.errors import AmbiguousId, JobNotFound, ReplyCode, ValidationE
 from oxcart.model.failure_groups import FailureGroup, FailureGroups, Failures
 from oxcart.model.filter import JobFilter
 from oxcart.model.job import Job
-from oxcart.model.moment import When
+from oxcart.model.moment import When, parse_moment
 from oxcart.model.options import MAX_PRIORITY
 from oxcart.model.search import WIRE, JobSearch, choose_lists
 from oxcart.model.steps import check_step_name
@@ -43,15 +43,11 @@ __all__ = [
     "Failures",
     "Found",
     "Jobs",
-    "Moment",
     "OnProgress",
     "Progress",
     "Series",
     "When",
 ]
-
-#: A time: a datetime with a zone, or ms since 1970.
-Moment = datetime | int
 
 #: The states by which jobs can be listed, and their places on the wire.
 LISTABLE = WIRE
@@ -411,8 +407,8 @@ class Jobs:
         self,
         state: str = "failed",
         *,
-        since: Moment | None = None,
-        until: Moment | None = None,
+        since: When | None = None,
+        until: When | None = None,
         limit: int | None = None,
         reset: bool = False,
         progress: OnProgress | None = None,
@@ -427,29 +423,34 @@ class Jobs:
             reset: Whether to reset their attempts.
             progress: Called after every step.
         """
-        return await self._bulk.retry_all(
-            _finished(state),
-            since_ms=0 if since is None else _ms(since, "since"),
-            until_ms=None if until is None else _ms(until, "until"),
+        chosen, bulk = _finished(state), self._bulk
+        return await bulk.retry_all(
+            chosen,
+            since_ms=await self._ms(since, "since") or 0,
+            until_ms=await self._ms(until, "until"),
             limit=check_limit(limit),
             reset=reset,
             progress=progress or silent,
         )
 
     async def promote_all(
-        self, *, until: Moment | None = None, limit: int | None = None, progress: OnProgress | None = None
+        self,
+        *,
+        until: datetime | int | None = None,
+        limit: int | None = None,
+        progress: OnProgress | None = None,
     ) -> int:
         """Promotes delayed jobs now, each by its priority; returns how many.
 
         Args:
-            until: Only jobs that are due at this time or earlier.
+            until: Only jobs that are due at this time or earlier: a datetime with a zone, or ms since 1970.
             limit: How many at most, the earliest due first; None for all.
             progress: Called after every step.
         """
-        until_ms = None if until is None else _ms(until, "until")
-        return await self._bulk.promote_all(
-            until_ms=until_ms, limit=check_limit(limit), progress=progress or silent
-        )
+        if isinstance(until, str | timedelta):  # would count back from now, and these jobs are to come
+            raise ValidationError("until", "a datetime with a zone, or ms since 1970", until)
+        until_ms, most = await self._ms(until, "until"), check_limit(limit)
+        return await self._bulk.promote_all(until_ms=until_ms, limit=most, progress=progress or silent)
 
     async def clean(
         self,
@@ -541,6 +542,9 @@ class Jobs:
             until=until,
         )
 
+    async def _ms(self, at: When | None, field: str) -> int | None:
+        return None if at is None else parse_moment(at, field, now_ms=await self._queue._core.broker.now())
+
     @property
     def _bulk(self) -> Bulk:
         core = self._queue._core
@@ -590,13 +594,3 @@ def _reason(reason: str) -> str:
     if not isinstance(reason, str):
         raise ValidationError("reason", "text", reason)
     return reason or NO_REASON
-
-
-def _ms(moment: Moment, field: str) -> int:
-    if isinstance(moment, datetime):
-        if moment.tzinfo is None:  # the producer's, the worker's and the operator's zones differ
-            raise ValidationError(field, "a time with a zone, e.g. datetime.now(UTC)", moment)
-        return round(moment.timestamp() * 1000)
-    if type(moment) is not int or moment < 0:
-        raise ValidationError(field, "a datetime with a zone, or ms since 1970", moment)
-    return moment

@@ -60,10 +60,12 @@ class TestBadArguments:
             ("jobs.clean", {"grace": -1}, "grace must be at least 0"),
             ("jobs.clean", {"limit": 0}, "limit must be an integer, at least 1, got 0"),
             ("jobs.retry_all", {"state": "waiting"}, "state must be one of failed, completed"),
-            ("jobs.retry_all", {"since": -5}, "since must be a datetime with a zone, or ms since 1970"),
+            ("jobs.retry_all", {"since": -5}, "since must be a duration back from now"),
             ("jobs.retry_all", {"until": datetime(2026, 1, 1)}, "until must be a time with a zone"),
             ("jobs.retry_all", {"limit": "all"}, "limit must be an integer"),
+            ("jobs.retry_all", {"since": "soon"}, "since must be a duration back from now"),
             ("jobs.promote_all", {"until": "soon"}, "until must be a datetime with a zone"),
+            ("jobs.promote_all", {"until": timedelta(hours=1)}, "until must be a datetime with a zone"),
             ("jobs.promote_all", {"limit": True}, "limit must be an integer"),
             (
                 "jobs.counts_per_priority",
@@ -131,7 +133,12 @@ class TestOperations:
         await fail(queue, 3)
         assert await queue.jobs.retry_all(since=datetime.now(UTC) + timedelta(minutes=1)) == 0
         assert await queue.jobs.retry_all(until=datetime.now(UTC) - timedelta(minutes=1)) == 0
-        assert await queue.jobs.retry_all(since=datetime.now(UTC) - timedelta(minutes=1), reset=True) == 3
+        assert await queue.jobs.retry_all(until=timedelta(minutes=1)) == 0
+        assert (
+            await queue.jobs.retry_all(since=datetime.now(UTC) - timedelta(minutes=1), limit=1, reset=True)
+            == 1
+        )
+        assert await queue.jobs.retry_all(since="1m", reset=True) == 2
         assert (await queue.counts())["waiting"] == 3
 
     async def test_promote_those_due_within_an_hour(self, queue: Queue) -> None:

@@ -15,7 +15,7 @@ from oxcart.handle import JobHandle, R
 from oxcart.http.refused import ApiRefused, unsupported
 from oxcart.http.times import parse_time_ms, rfc3339, rfc3339_ms
 from oxcart.http.values import JobBody, Page
-from oxcart.jobs import Cancellation, Found, Jobs, Moment, OnProgress, When
+from oxcart.jobs import Cancellation, Found, Jobs, OnProgress, When
 from oxcart.limits import Limits, Rate
 from oxcart.model import payload
 from oxcart.model.duration import Duration, parse_ms
@@ -280,8 +280,8 @@ class RemoteJobs(Jobs):
         self,
         state: str = "failed",
         *,
-        since: Moment | None = None,
-        until: Moment | None = None,
+        since: When | None = None,
+        until: When | None = None,
         limit: int | None = None,
         reset: bool = False,
         progress: OnProgress | None = None,
@@ -439,7 +439,7 @@ def _span(given: Duration | None, field: str) -> str | None:
     return None if given is None else f"{parse_ms(given, field)}ms"
 
 
-def _when(given: When | Moment | None) -> str | None:
+def _when(given: When | None) -> str | None:
     if isinstance(given, datetime):
         return rfc3339(given)
     if isinstance(given, int):

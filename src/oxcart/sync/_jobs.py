@@ -13,13 +13,13 @@ keeps its partial result, and calling it again continues from there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import oxcart.jobs as _jobs
 from oxcart.broker.port.results import Cancellation, Cancelled, Series
 from oxcart.broker.progress import OnProgress
 from oxcart.broker.search import MOST, Found
-from oxcart.jobs import Moment
 from oxcart.model.duration import Duration
 from oxcart.model.failure_groups import Failures
 from oxcart.model.job import Job
@@ -338,8 +338,8 @@ class Jobs(_portal.Twin[_jobs.Jobs]):
         self,
         state: str = "failed",
         *,
-        since: Moment | None = None,
-        until: Moment | None = None,
+        since: When | None = None,
+        until: When | None = None,
         limit: int | None = None,
         reset: bool = False,
         progress: OnProgress | None = None,
@@ -361,12 +361,16 @@ class Jobs(_portal.Twin[_jobs.Jobs]):
         )
 
     def promote_all(
-        self, *, until: Moment | None = None, limit: int | None = None, progress: OnProgress | None = None
+        self,
+        *,
+        until: datetime | int | None = None,
+        limit: int | None = None,
+        progress: OnProgress | None = None,
     ) -> int:
         """Promotes delayed jobs now, each by its priority; returns how many.
 
         Args:
-            until: Only jobs that are due at this time or earlier.
+            until: Only jobs that are due at this time or earlier: a datetime with a zone, or ms since 1970.
             limit: How many at most, the earliest due first; None for all.
             progress: Called after every step.
         """
