@@ -108,7 +108,7 @@ class Scan:
         spread = self._broker.partitions
         if spread is None:
             return await self._sources_of(self._broker)
-        await spread.ready()
+        await spread.refresh()
         return [source for broker in spread.brokers() for source in await self._sources_of(broker)]
 
     async def _sources_of(self, broker: ServedBroker) -> list[_Source]:

@@ -397,14 +397,13 @@ class PartitionedBroker:
             found |= dict(zip(ids, jobs, strict=True))
         lost = [job_id for job_id, one in found.items() if one == missing]
         if lost:
-            for everyone in await self.spread.each(lambda one: read(one, lost)):
+            for everyone in (await self.spread.anywhere(lambda one: read(one, lost))).values():
                 found |= {job_id: one for job_id, one in zip(lost, everyone, strict=True) if one != missing}
         return [found[job_id] for job_id in job_ids]
 
     async def page(self, state: str, first: int, last: int, *, oldest: bool = False) -> list[Job]:
         """Reads a range of jobs of a state, merged from all partitions."""
-        await self.spread.ready()
-        return await merged_page(self.spread.brokers(), state, first, last, oldest=oldest)
+        return await merged_page(await self.spread.current(), state, first, last, oldest=oldest)
 
     async def ids_beginning(self, start: str, most: int) -> list[str]:
         """Returns the ids of jobs that begin with a text, sorted."""

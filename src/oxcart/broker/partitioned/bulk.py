@@ -34,9 +34,8 @@ class SpreadPart:
         progress: OnProgress,
     ) -> int:
         """Works through the partitions until a limit is reached; returns the sum."""
-        await self._spread.ready()
         done = 0
-        for broker in self._spread.brokers():
+        for broker in await self._spread.current():
             left = None if limit is None else limit - done
             if left == 0:
                 break
@@ -113,7 +112,7 @@ class SpreadBulk(SpreadPart, Bulk):
         return dict(sorted(summed.items()))
 
     async def trim_events(self, keep: int, *, progress: OnProgress = silent) -> int:
-        each = -(-keep // self._spread.layout.served)
+        each = -(-keep // len(await self._spread.current()))
         return await self._in_turn(
             lambda one, _, report: one.bulk.trim_events(each, progress=report), None, progress
         )
@@ -128,8 +127,7 @@ class SpreadRescue(SpreadPart, Rescue):
 
     async def run(self, *, dry_run: bool = False, progress: OnProgress = silent) -> Rescued:
         found = Rescued()
-        await self._spread.ready()
-        for broker in self._spread.brokers():
+        for broker in await self._spread.current():
             part = await broker.rescue.run(dry_run=dry_run, progress=progress)
             found.looked_at += part.looked_at
             found.rescued = [*found.rescued, *part.rescued]
@@ -138,9 +136,8 @@ class SpreadRescue(SpreadPart, Rescue):
         return found
 
     async def remove_orphans(self, *, dry_run: bool = False, progress: OnProgress = silent) -> list[str]:
-        await self._spread.ready()
         found: list[str] = []
-        for broker in self._spread.brokers():
+        for broker in await self._spread.current():
             found += await broker.rescue.remove_orphans(dry_run=dry_run, progress=progress)
         return found
 
@@ -169,8 +166,7 @@ class SpreadCancelling(SpreadPart, Cancelling):
         progress: OnProgress = silent,
     ) -> Cancelled:
         found, wire = Cancelled(dry_run=dry_run), [*states]
-        await self._spread.ready()
-        for broker in self._spread.brokers():
+        for broker in await self._spread.current():
             left = None if limit is None else limit - found.matched
             if left == 0:
                 break
@@ -195,9 +191,8 @@ class SpreadDeadLetters(SpreadPart, DeadLetters):
     """Finds, replays and removes dead letters."""
 
     async def run(self, work: DeadWork) -> DeadDone:
-        await self._spread.ready()
         done = DeadDone()
-        for broker in self._spread.brokers():
+        for broker in await self._spread.current():
             left = None if work.limit is None else work.limit - done.matched
             if left == 0:
                 break

@@ -41,7 +41,7 @@ class MergedEvents(EventStream):
 
     async def last_id(self) -> str:
         """Returns the position behind the newest event of each partition."""
-        await self._spread.ready()
+        await self._spread.refresh()
 
         async def newest(number: int) -> str:
             with contextlib.suppress(TimeoutError):
@@ -104,6 +104,7 @@ class MergedEvents(EventStream):
     async def _seek(self, since: str) -> None:
         await self._stop()
         self._waiting.clear()
+        await self._spread.refresh()
         entry_id, at, rest = since.partition("@")
         try:
             _number(entry_id)
@@ -118,7 +119,7 @@ class MergedEvents(EventStream):
 
     async def backwards(self) -> AsyncIterator[Entry]:
         """Yields the events that are still there, newest first."""
-        await self._spread.ready()
+        await self._spread.refresh()
         rows = [self._stream(number).backwards() for number in range(self._spread.layout.served)]
 
         def order(entry: Entry) -> tuple[int, int]:

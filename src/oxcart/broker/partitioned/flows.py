@@ -68,8 +68,7 @@ class SpreadFlows(SpreadPart, Flows):
         return await (await self._spread.holder(job_id)).flows.leave_parent(job_id)
 
     async def _number_of(self, job_id: str) -> int:
-        holder = await self._spread.holder(job_id)
-        return self._spread.brokers().index(holder)
+        return self._spread.number(await self._spread.holder(job_id))
 
 
 class SpreadGraphs(SpreadPart, Graphs):
@@ -87,7 +86,7 @@ class SpreadGraphs(SpreadPart, Graphs):
             if isinstance(edge.of, Existing) and edge.of.queue == spread.queue
         }
         holders = await spread.find(existing)
-        numbers = {spread.brokers().index(one) for one in holders.values()}
+        numbers = {spread.number(one) for one in holders.values()}
         if len({spread.broker(number).site for number in numbers}) > 1:
             raise NotSupported(
                 "partitioned",
@@ -96,7 +95,7 @@ class SpreadGraphs(SpreadPart, Graphs):
                 "give jobs that wait for each other the same partition_key",
             )
         number = min(numbers) if numbers else spread.choose(nodes[0].options)
-        places = {job_id: spread.brokers().index(one) for job_id, one in holders.items()}
+        places = {job_id: spread.number(one) for job_id, one in holders.items()}
         placed = [self._placed(node, number, places) for node in nodes]
         graphs = spread.broker(number).graphs
         return await graphs.add(placed, timeout=timeout, replicated=replicated)

@@ -91,7 +91,7 @@ class SpreadWebhooks(SpreadPart, WebhookIndex):
             await spread.broker(number).webhooks.enter(ids, timeout)
 
     async def scan(self) -> AsyncIterator[list[tuple[str, float]]]:
-        for broker in self._spread.brokers():
+        for broker in await self._spread.current():
             async for entries in broker.webhooks.scan():
                 yield entries
 

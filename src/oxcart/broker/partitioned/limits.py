@@ -116,8 +116,8 @@ class SpreadLimits(SpreadPart, Limits):
         return min(await self._spread.each(lambda one: one.limits.wait_ms(most)))
 
     async def set_bucket(self, kind: str, name: str, concurrent: int, per_minute: int) -> None:
-        await self._spread.ready()
         if kind == "t":
+            await self._spread.refresh()
             await self._set_type(name, concurrent, per_minute, self._spread.layout)
         else:  # jobs of one key share a partition
             await self._spread.each(lambda one: one.limits.set_bucket(kind, name, concurrent, per_minute))

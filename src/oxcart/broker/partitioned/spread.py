@@ -128,12 +128,36 @@ class Spread:
         Raises:
             OxcartError: It failed in one of them; the others have done it.
         """
-        await self.ready()
-        answers = await asyncio.gather(*(work(one) for one in self.brokers()), return_exceptions=True)
-        for one in answers:
-            if isinstance(one, BaseException):
-                raise one
-        return [one for one in answers if not isinstance(one, BaseException)]
+        return await _all(work, await self.current())
+
+    async def current(self) -> list[BullMQBroker]:
+        """Reads the layout, and returns the brokers of all partitions that may have jobs.
+
+        Operations on all jobs begin with it: an older copy lacks the partitions of a resize since.
+        """
+        await self.refresh()
+        return self.brokers()
+
+    async def anywhere(self, work: Callable[[BullMQBroker], Awaitable[T]]) -> dict[BullMQBroker, T]:
+        """Does something in the partitions of all layouts at once, those that were given up included.
+
+        A producer that knows an old layout may have added jobs to these.
+
+        Raises:
+            OxcartError: It failed in one of them; the others have done it.
+        """
+        await self.refresh()
+        brokers = [self.broker(number) for number in range(self._known)]
+        return dict(zip(brokers, await _all(work, brokers), strict=True))
+
+    @property
+    def _known(self) -> int:
+        """How many partitions the queue ever had, as far as this client knows."""
+        return max(self.layout.served, *self.sizes)
+
+    def number(self, broker: BullMQBroker) -> int:
+        """Returns the number of a partition."""
+        return next(number for number, one in self._brokers.items() if one is broker)
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -186,7 +210,7 @@ class Spread:
     def home(self, job_id: str) -> int:
         """Returns the partition in which a job most likely is."""
         marked = marked_partition(job_id)
-        if marked is not None and marked < self.layout.served:
+        if marked is not None and marked < self._known:
             return marked
         key = job_id
         if job_id.startswith("repeat:"):  # a run of a schedule is in the partition of the schedule
@@ -207,8 +231,7 @@ class Spread:
                 found[job_id] = broker
                 lost += [job_id] if state == "unknown" else []
         if lost:
-            everywhere = await self.each(lambda one: one.states(lost))
-            for broker, states in zip(self.brokers(), everywhere, strict=True):
+            for broker, states in (await self.anywhere(lambda one: one.states(lost))).items():
                 found |= {
                     job_id: broker for job_id, state in zip(lost, states, strict=True) if state != "unknown"
                 }
@@ -364,7 +387,7 @@ class Spread:
         A producer that does not read the layout may add to them at any time.
         """
         layout = await self.refresh()
-        given_up = [self.broker(number) for number in range(layout.served, max(self.sizes))]
+        given_up = [self.broker(number) for number in range(layout.served, self._known)]
         counted = await asyncio.gather(*(one.counts_over_lanes() for one in given_up), return_exceptions=True)
         late = [
             number
@@ -388,3 +411,12 @@ class Spread:
         """Reads the layout from partition 0, which decides, and mends copies that lack it."""
         await self.refresh()
         await self._write(self.layout)
+
+
+async def _all(work: Callable[[BullMQBroker], Awaitable[T]], brokers: Sequence[BullMQBroker]) -> list[T]:
+    """Does something in all of the partitions, and then raises the first error."""
+    answers = await asyncio.gather(*(work(one) for one in brokers), return_exceptions=True)
+    for one in answers:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in answers if not isinstance(one, BaseException)]
