@@ -136,7 +136,11 @@ bench-growth: install  ## instructions per job with 1 to 1 000 000 jobs queued, 
 bench-hottest: install  ## what the server's instructions per job are spent on, by functions that belong together
 	$(BIN)/python -m benchmarks.hottest $(BENCH)
 
-performance: install  ## write docs/performance.md and its charts from docs/performance.json; TAKE="growth hottest soak"
+.PHONY: bench-flames
+bench-flames: install  ## call stacks of server and client while jobs are added and processed, for docs/performance.md
+	$(BIN)/python -m benchmarks.flames $(BENCH)
+
+performance: install  ## write docs/performance.md and its charts from docs/performance.json; TAKE="growth hottest flames soak"
 	$(BIN)/python -m benchmarks.performance $(if $(TAKE),--take $(TAKE)) $(PERFORMANCE)
 
 bench-instructions: install  ## instructions of server and client per job; BENCH="--base REV --check" compares

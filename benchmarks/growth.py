@@ -132,17 +132,20 @@ class Counter:
         raise SystemExit(f"callgrind wrote no counts of {name}")
 
 
+def counting_server(folder: Path, *options: str) -> Path:
+    """Writes a program that starts a server under callgrind, and returns its path."""
+    words = ["valgrind", "--quiet", "--tool=callgrind", "--instr-atstart=no", *options]
+    words.append(f"--callgrind-out-file={folder}/callgrind.out.%p")
+    program = folder / "server"
+    program.write_text(f'#!/bin/sh\nexec {" ".join(words)} {binary_path()} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
 async def measure(question: Question, size: int) -> dict[str, float]:
     """Returns the instructions per added job, and per job that is claimed and completed."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        program = folder / "server"
-        valgrind = (
-            "valgrind --quiet --tool=callgrind --instr-atstart=no "
-            f"--callgrind-out-file={folder}/callgrind.out.%p"
-        )
-        program.write_text(f'#!/bin/sh\nexec {valgrind} {binary_path()} "$@"\n')
-        program.chmod(0o755)
         with ValkeyServer() as server:
             client: Any = server.client()
             async with Queue("counted", url=server.url) as queue:
@@ -150,7 +153,7 @@ async def measure(question: Question, size: int) -> dict[str, float]:
             client.save()
             server.kill()
             # The same data under callgrind, with a slow clock: periodic work depends on time, not on jobs.
-            server._binary = program
+            server._binary = counting_server(folder)
             server.options |= {"hz": 1, "dynamic_hz": False}
             server.start()
             counter = Counter(server, folder)

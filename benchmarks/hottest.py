@@ -21,9 +21,8 @@ from typing import Any
 from tests.servers import ValkeyServer
 
 from benchmarks import growth
-from benchmarks.growth import complete, fill, row
+from benchmarks.growth import complete, counting_server, fill, row
 from oxcart import Queue
-from oxcart.broker.embedded import binary_path
 
 ROOT = Path(__file__).parents[1]
 OUTPUT = ROOT / "build" / "bench-hottest.json"
@@ -88,26 +87,26 @@ def functions(text: str) -> Counter[str]:
 def joined(found: Counter[str]) -> Counter[str]:
     """Returns the instructions of every thing."""
     things: Counter[str] = Counter()
-    for name, count in found.items():
-        name = name.partition("'")[0]  # a function that calls itself has a count for each depth
-        fitting = (thing for thing, pattern in THINGS if re.search(pattern, name))
-        things[next(fitting, "the rest")] += count
+    for name, cost in found.items():
+        things[thing_of(name.partition("'")[0])] += cost  # one that calls itself has a count for each depth
     return things
 
 
-async def measure(jobs: int) -> dict[str, Any]:
-    """Counts a run of adds, and one in which the jobs are claimed and completed."""
-    found: dict[str, Any] = {}
+def thing_of(name: str) -> str:
+    """Returns what a function belongs to."""
+    return next((thing for thing, pattern in THINGS if re.search(pattern, name)), "the rest")
+
+
+async def count(jobs: int, *options: str) -> dict[str, Counter[str]]:
+    """Counts the functions of a run of adds, and of one in which the jobs are claimed and completed.
+
+    Args:
+        jobs: How many jobs.
+        options: Options of callgrind.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        program = folder / "server"
-        valgrind = (
-            "valgrind --quiet --tool=callgrind --instr-atstart=no "
-            f"--callgrind-out-file={folder}/callgrind.out.%p"
-        )
-        program.write_text(f'#!/bin/sh\nexec {valgrind} {binary_path()} "$@"\n')
-        program.chmod(0o755)
-        with ValkeyServer(binary=program, hz=1, dynamic_hz=False) as server:
+        with ValkeyServer(binary=counting_server(folder, *options), hz=1, dynamic_hz=False) as server:
             counter = growth.Counter(server, folder)
             async with Queue("counted", url=server.url, add_timeout=600) as queue:
                 await queue.add_many([row("warm")] * growth.BATCH)
@@ -116,14 +115,19 @@ async def measure(jobs: int) -> dict[str, Any]:
                     await fill(queue, (row("x" * 80) for _ in range(jobs)))
                 async with counter.counts("process"):
                     await complete(queue, jobs)
-        for kind in ("add", "process"):
-            whole = functions(_dump(folder, kind))
-            found[kind] = {
-                "instructions": round(sum(whole.values()) / jobs),
-                "things": {thing: round(count / jobs) for thing, count in joined(whole).most_common()},
-                "functions": {name: round(count / jobs) for name, count in whole.most_common(30)},
-            }
-    return found
+        return {kind: functions(_dump(folder, kind)) for kind in ("add", "process")}
+
+
+async def measure(jobs: int) -> dict[str, Any]:
+    """Returns the costs per job of both runs by things and by functions."""
+    return {
+        kind: {
+            "instructions": round(sum(whole.values()) / jobs),
+            "things": {thing: round(cost / jobs) for thing, cost in joined(whole).most_common()},
+            "functions": {name: round(cost / jobs) for name, cost in whole.most_common(30)},
+        }
+        for kind, whole in (await count(jobs)).items()
+    }
 
 
 def _dump(folder: Path, name: str) -> str:
@@ -145,11 +149,11 @@ def main() -> int:
     OUTPUT.write_text(json.dumps(found, indent=2))
     for kind, one in found.items():
         print(f"{kind}: {one['instructions']:,} instructions per job")
-        for thing, count in one["things"].items():
-            print(f"{count:>10,}  {thing}")
+        for thing, cost in one["things"].items():
+            print(f"{cost:>10,}  {thing}")
         print("functions by themselves:")
-        for name, count in list(one["functions"].items())[:15]:
-            print(f"{count:>10,}  {name}")
+        for name, cost in list(one["functions"].items())[:15]:
+            print(f"{cost:>10,}  {name}")
     return 0
 
 

@@ -42,6 +42,7 @@ class Sampler:
         whole: Samples by every function on the stack.
         lines: Samples by running function and line.
         samples: How many there are.
+        stacks: Samples by the functions on the stack, the outermost first.
         waits: How often the thread was found waiting.
     """
 
@@ -50,6 +51,7 @@ class Sampler:
         self.own: Counter[CodeType] = Counter()
         self.whole: Counter[CodeType] = Counter()
         self.lines: Counter[tuple[CodeType, int | None]] = Counter()
+        self.stacks: Counter[tuple[CodeType, ...]] = Counter()
         self.samples = 0
         self.waits = 0
 
@@ -72,13 +74,13 @@ class Sampler:
         self.samples += 1
         self.own[frame.f_code] += 1
         self.lines[frame.f_code, frame.f_lineno] += 1
-        seen = set()
+        stack = []
         at: FrameType | None = frame
         while at is not None:
-            if at.f_code not in seen:
-                seen.add(at.f_code)
-                self.whole[at.f_code] += 1
+            stack.append(at.f_code)
             at = at.f_back
+        self.stacks[tuple(reversed(stack))] += 1
+        self.whole.update(set(stack))
 
 
 def place(code: CodeType) -> str:
@@ -107,6 +109,15 @@ async def add(queue: oxcart.Queue, jobs: int) -> float:
     began = time.perf_counter()
     await queue.add_many(rows)
     return time.perf_counter() - began
+
+
+async def sample(jobs: int, *, adds: bool) -> Sampler:
+    """Samples a worker that processes jobs 100 at a time, or a producer that adds them."""
+    sampler = Sampler()
+    with ValkeyServer() as server:
+        arguments = argparse.Namespace(jobs=jobs, concurrency=100, add_many=adds, exact=False)
+        await _run(arguments, server.port, sampler, cProfile.Profile())
+    return sampler
 
 
 async def _run(arguments: argparse.Namespace, port: int, sampler: Sampler, exact: cProfile.Profile) -> float:

@@ -22,6 +22,7 @@ DATA = ROOT / "docs" / "performance.json"
 SOURCES = {
     "growth": "build/bench-growth.json",
     "hottest": "build/bench-hottest.json",
+    "flames": "build/bench-flames.json",
     "soak": "build/soak.json",
 }
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from benchmarks.growth import FLAT, QUESTIONS
 from benchmarks.performance.chart import chart
+from benchmarks.performance.flame import flame
 from benchmarks.soak.verdict import LONG
 
 Figures = dict[str, Any]
@@ -18,6 +19,13 @@ _TITLES = {
     "payload": "Server instructions per job, by the bytes of its payload",
     "lanes": "Server instructions per job, by the lanes of the queue",
     "groups": "Server instructions per job, by the groups with waiting jobs",
+}
+#: The flame graphs.
+_FLAMES = {
+    "server-process": "Instructions of the server while jobs are claimed and completed",
+    "server-add": "Instructions of the server while jobs are added by the thousand",
+    "client-process": "Time of a worker with a handler that does nothing",
+    "client-add": "Time of a producer that adds jobs by the thousand",
 }
 
 
@@ -39,12 +47,22 @@ def charts(figures: Figures) -> dict[str, str]:
             "server": [(one["jobs"], one["server"]) for one in samples],
         }
         drawn["soak"] = chart("Memory in MiB, by the jobs that have ended", "jobs", memory)
+    for name, frames in figures.get("flames", {}).get("figures", {}).items():
+        drawn[f"flame-{name}"] = flame(_FLAMES[name], frames)
     return drawn
 
 
 def page(figures: Figures) -> str:
     """Returns the page."""
-    parts = [*_head(), *_time(figures), *_growth(figures), *_hottest(figures), *_soak(figures), *_again()]
+    parts = [
+        *_head(),
+        *_time(figures),
+        *_growth(figures),
+        *_hottest(figures),
+        *_flames(figures),
+        *_soak(figures),
+        *_again(),
+    ]
     return "\n".join(parts) + "\n"
 
 
@@ -147,6 +165,21 @@ def _hottest(figures: Figures) -> Iterator[str]:
     yield ""
 
 
+def _flames(figures: Figures) -> Iterator[str]:
+    if "flames" not in figures:
+        return
+    yield "## Flame graphs"
+    yield ""
+    yield "Every function stands on the one that called it, as wide as its share (`make bench-flames`)."
+    yield "The server's are counts of instructions, the client's are samples by a timer."
+    yield _source(figures["flames"])
+    yield "The packaged server has no names for its Lua; a command that stands on it was called by a script."
+    yield ""
+    for name in figures["flames"]["figures"]:
+        yield f"![{_FLAMES[name]}](performance/flame-{name}.svg)"
+        yield ""
+
+
 def _soak(figures: Figures) -> Iterator[str]:
     if "soak" not in figures:
         return
@@ -176,10 +209,11 @@ _COMMANDS = (
     ),
     ("make bench-growth", "counts what the charts of growth show"),
     ("make bench-hottest", "counts the most expensive things"),
+    ("make bench-flames", "counts and samples by call stacks"),
     ("make soak", "measures memory and accounts for every key"),
     (
-        'make performance TAKE="growth hottest soak"',
-        "takes the figures of those three for this page",
+        'make performance TAKE="growth hottest flames soak"',
+        "takes the figures of those four for this page",
     ),
 )
 

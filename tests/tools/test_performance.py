@@ -10,10 +10,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from benchmarks.flames import UNNAMED, client_stacks, server_stacks, tree
 from benchmarks.growth import merged
 from benchmarks.hottest import functions, joined
 from benchmarks.performance import __main__ as command
+from benchmarks.performance.flame import flame
 from benchmarks.performance.page import Figures, charts, page
+
+from oxcart import Worker
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,6 +107,47 @@ def test_functions_are_counted_by_themselves_and_joined_to_things() -> None:
     assert joined(found) == Counter(
         {"Lua itself: interpreter, tables, strings": 150, "small lists and hashes": 32}
     )
+
+
+def test_stacks_of_a_server_begin_at_its_loop_and_join_what_has_no_name() -> None:
+    found: Counter[str] = Counter()
+    found["xaddCommand'0x01'0x02'evalShaCommand'aeMain'main"] = 600
+    found["lua_pcall'0x02'evalShaCommand'aeMain'main"] = 300
+    found["0x02'evalShaCommand'aeMain'main'2"] = 100
+    (script,) = tree(server_stacks(found))
+    assert (script["name"], script["cost"]) == ("evalShaCommand", 1000.0)
+    (unnamed,) = script["under"]
+    assert unnamed["name"] == UNNAMED
+    assert [(one["name"], one["cost"]) for one in unnamed["under"]] == [
+        ("xaddCommand", 600.0),
+        ("lua_pcall", 300.0),
+    ]
+
+
+def test_stacks_of_a_client_are_named_by_file_and_grouped_by_room() -> None:
+    stacks = Counter({(tree.__code__, Worker.run.__code__): 2, (tree.__code__,): 1})
+    (outer,) = tree(client_stacks(stacks))
+    (inner,) = outer["under"]
+    assert (outer["name"], outer["group"], outer["cost"]) == ("flames.tree", "the rest", 1000.0)
+    assert (inner["name"], inner["group"], inner["cost"]) == ("worker.Worker.run", "engine", 666.7)
+
+
+def test_small_frames_are_left_out() -> None:
+    stacks = Counter({(("a", "x"),): 999, (("b", "x"),): 1})
+    assert [frame["name"] for frame in tree(stacks)] == ["a"]
+
+
+def test_a_flame_graph_is_a_picture_of_frames_as_wide_as_their_costs() -> None:
+    under = {"name": "<b>", "group": "y", "cost": 250.0, "under": []}
+    drawn = ElementTree.fromstring(flame("F", [{"name": "a", "group": "x", "cost": 500.0, "under": [under]}]))
+    rects = {
+        one[0].text: one
+        for one in drawn.iter("{http://www.w3.org/2000/svg}rect")
+        if len(one)  # with a tooltip
+    }
+    lower, upper = rects["a: 50.0 %"], rects["<b>: 25.0 %"]
+    assert float(lower.attrib["width"]) == 2 * float(upper.attrib["width"]) == 480
+    assert float(lower.attrib["y"]) > float(upper.attrib["y"])
 
 
 def test_every_listed_thing_says_what_was_done_about_it() -> None:
