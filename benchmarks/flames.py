@@ -6,8 +6,8 @@ few percent, also on a shared machine.
 
     python -m benchmarks.flames [--jobs 1000] [--samples 60000]
 
-A frame is ``{"name", "group", "cost", "under"}`` with its cost per mille of the whole; frames below 3 per
-mille are left out. The figures go to ``build/bench-flames.json``.
+A frame has its cost per mille of the whole; frames below 3 per mille are left out. The figures go to
+``build/bench-flames.json``, a line per frame: its depth, its cost, its name, and its group in brackets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import TypedDict
 
 from benchmarks import hottest, profile
 
@@ -36,7 +36,15 @@ LOOPS = ("aeMain", "BaseEventLoop._run_once")
 UNNAMED = "Lua and functions without a name"
 
 Stack = tuple[tuple[str, str], ...]
-Frame = dict[str, Any]
+
+
+class Frame(TypedDict):
+    """A function in its place: what stands on it are the functions that it called."""
+
+    name: str
+    group: str
+    cost: float
+    under: list[Frame]
 
 
 def server_stacks(found: Counter[str]) -> Counter[Stack]:
@@ -66,6 +74,26 @@ def client_stacks(found: Counter[tuple[CodeType, ...]]) -> Counter[Stack]:
 def tree(stacks: Counter[Stack], least: float = LEAST) -> list[Frame]:
     """Joins stacks that begin alike; returns the outermost frames, the most expensive first."""
     return _under(dict(stacks), sum(stacks.values()), least)
+
+
+def lines(frames: list[Frame], depth: int = 0) -> Iterator[str]:
+    """Writes a tree, a line per frame."""
+    for frame in frames:
+        yield f"{depth} {frame['cost']} {frame['name']} [{frame['group']}]"
+        yield from lines(frame["under"], depth + 1)
+
+
+def read(written: list[str]) -> list[Frame]:
+    """Reads the lines of a tree."""
+    top: list[Frame] = []
+    places = [top]
+    for line in written:
+        depth, cost, rest = line.split(" ", 2)
+        name, _, group = rest.removesuffix("]").rpartition(" [")
+        frame: Frame = {"name": name, "group": group, "cost": float(cost), "under": []}
+        places[int(depth)].append(frame)
+        places[int(depth) + 1 :] = [frame["under"]]
+    return top
 
 
 def _under(stacks: dict[Stack, int], whole: int, least: float) -> list[Frame]:
@@ -100,7 +128,7 @@ def _room(code: CodeType) -> str:
     return "asyncio" if "asyncio" in parts else "the rest"
 
 
-async def measure(jobs: int, samples: int) -> dict[str, Any]:
+async def measure(jobs: int, samples: int) -> dict[str, list[Frame]]:
     """Returns the trees by what was done."""
     found = {
         f"server-{kind}": tree(server_stacks(functions))
@@ -121,7 +149,7 @@ def main() -> int:
     arguments = parser.parse_args()
     found = asyncio.run(measure(arguments.jobs, arguments.samples))
     OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps(found))
+    OUTPUT.write_text(json.dumps({name: list(lines(frames)) for name, frames in found.items()}))
     for name, frames in found.items():
         print(f"{name}:")
         for frame in frames:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from typing import Any
 
+from benchmarks.flames import Frame
 from oxcart.drawing.charts import WIDE
 from oxcart.drawing.labels import drawable, fitted
 
@@ -20,15 +20,13 @@ _STYLE = (
     "rect { stroke: #fff; stroke-width: .5; }"
 )
 
-Frame = dict[str, Any]
-
 
 def flame(title: str, frames: Sequence[Frame]) -> str:
     """Draws a tree of frames.
 
     Args:
         title: What is drawn.
-        frames: The outermost frames: name, group, cost per mille, and the frames under each.
+        frames: The outermost frames; they hold the others.
     """
     costs: dict[str, float] = {}
     _own(frames, costs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.flames import read
 from benchmarks.growth import FLAT, QUESTIONS
 from benchmarks.performance.chart import chart
 from benchmarks.performance.flame import flame
@@ -48,7 +49,7 @@ def charts(figures: Figures) -> dict[str, str]:
         }
         drawn["soak"] = chart("Memory in MiB, by the jobs that have ended", "jobs", memory)
     for name, frames in figures.get("flames", {}).get("figures", {}).items():
-        drawn[f"flame-{name}"] = flame(_FLAMES[name], frames)
+        drawn[f"flame-{name}"] = flame(_FLAMES[name], read(frames))
     return drawn
 
 
