@@ -10,7 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks.flames import UNNAMED, client_stacks, lines, read, server_stacks, tree
+from benchmarks.flames import UNNAMED, Stack, client_stacks, lines, read, server_stacks, tree
 from benchmarks.growth import merged
 from benchmarks.hottest import functions, joined
 from benchmarks.performance import __main__ as command
@@ -133,14 +133,16 @@ def test_stacks_of_a_client_are_named_by_file_and_grouped_by_room() -> None:
 
 
 def test_a_tree_is_written_and_read_again() -> None:
-    stacks = Counter({(("a [0]", "x"), ("b", "y")): 2, (("a [0]", "x"), ("c", "y")): 1, (("d", "x"),): 1})
+    stacks: Counter[Stack] = Counter(
+        {(("a [0]", "x"), ("b", "y")): 2, (("a [0]", "x"), ("c", "y")): 1, (("d", "x"),): 1}
+    )
     frames = tree(stacks)
     assert list(lines(frames)) == ["0 750.0 a [0] [x]", "1 500.0 b [y]", "1 250.0 c [y]", "0 250.0 d [x]"]
     assert read(list(lines(frames))) == frames
 
 
 def test_small_frames_are_left_out() -> None:
-    stacks = Counter({(("a", "x"),): 999, (("b", "x"),): 1})
+    stacks: Counter[Stack] = Counter({(("a", "x"),): 999, (("b", "x"),): 1})
     assert [frame["name"] for frame in tree(stacks)] == ["a"]
 
 
