@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import msgspec
 
 from oxcart.broker.bullmq.keys import LISTS, STATES
+from oxcart.broker.bullmq.workers import read_records
 from oxcart.broker.capabilities import BULLMQ
 from oxcart.broker.port import ServedBroker
 from oxcart.broker.port.streams import Entry
@@ -246,13 +247,10 @@ async def _crews(brokers: Sequence[BullMQBroker]) -> list[Crew]:
     caller = brokers[0].caller
     found = [Crew() for _ in brokers]
     listed = await caller.pipeline([("ZRANGE", broker.keys.workers(), 0, -1) for broker in brokers])
-    records = [(at, brokers[at].keys.worker(text(raw))) for at, ids in enumerate(listed) for raw in ids]
-    raws = await caller.pipeline([("GET", key) for _, key in records]) if records else []
-    for (number, _), raw in zip(records, raws, strict=True):
-        try:
-            found[number].workers.append(msgspec.json.decode(raw or b"", type=WorkerRecord))
-        except (msgspec.MsgspecError, UnicodeError):
-            continue  # the worker stopped, or the record is not ours
+    ids = [[text(raw) for raw in row] for row in listed]
+    keys = [broker.keys for broker in brokers]
+    for crew, workers in zip(found, await read_records(caller, [*zip(keys, ids, strict=True)]), strict=True):
+        crew.workers += workers
     try:
         clients = await list_clients(caller, "TYPE", "normal")
     except (ScriptError, AccessDenied):

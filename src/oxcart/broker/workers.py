@@ -46,6 +46,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
         last_seen: When it wrote this record, in ms by the server's clock.
         clock: The same time by the clock of its machine; None if it is unknown.
         alive: Whether it gave a sign of life within 30 s.
+        beats_in: The queue whose record the worker renews every ten seconds, if it is another one. A worker
+            of more than 20 queues renews the other records seldom: it lives as long as that one.
     """
 
     id: str
@@ -64,6 +66,7 @@ class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
     last_seen: int = 0
     clock: int | None = None
     alive: bool = True
+    beats_in: str = ""
 
     @property
     def skew_ms(self) -> int | None:

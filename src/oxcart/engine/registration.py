@@ -10,6 +10,8 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import cache, partial
 from importlib.metadata import version
 
+import msgspec
+
 from oxcart.broker.clock import monotonic_ms
 from oxcart.broker.port import ServedBroker
 from oxcart.broker.workers import BEATS, EVERY, LIFE, Wakes, WorkerRecord, WorkerRegistry
@@ -38,6 +40,9 @@ class Registration(Looper):
         registry: Its registry.
         record: Makes the worker's record for a queue.
         wakes: Returns which adds to lanes wake the worker.
+
+    Attributes:
+        beats_in: The queue whose entry shows that the worker lives, if it is another one.
     """
 
     name = "heartbeat"
@@ -52,16 +57,19 @@ class Registration(Looper):
     ) -> None:
         super().__init__(broker.queue)
         self.registry = registry
-        self._broker = broker
+        self.beats_in = ""
+        self.broker = broker
         self._record = record
         self._wakes = wakes
 
     async def tick(self) -> None:
         """Writes the record, and removes entries of workers that are long gone."""
         async with asyncio.timeout(self.interval):
-            if self.interval == EVERY or not self._broker.clock.is_known:
-                await self._broker.now()  # so that the first record shows the server's time as well
-            record = self._record(self._broker, self.registry)
+            if self.interval == EVERY or not self.broker.clock.is_known:
+                await self.broker.now()  # so that the first record shows the server's time as well
+            record = self._record(self.broker, self.registry)
+            if self.beats_in:
+                record = msgspec.structs.replace(record, beats_in=self.beats_in)
             await self.registry.beat(record, self._wakes(), life=LIFE * self.interval / EVERY)
             await self.registry.sweep()
 
@@ -69,7 +77,7 @@ class Registration(Looper):
         """Removes the entry; a server that cannot be reached lets it expire."""
         with contextlib.suppress(BrokerError, TimeoutError):
             async with asyncio.timeout(LEAVE):
-                await self.registry.leave(self._record(self._broker, self.registry).id)
+                await self.registry.leave(self._record(self.broker, self.registry).id)
 
 
 class Registrations:
@@ -120,9 +128,20 @@ class Registrations:
                 places[registry.place] = entry
             self.entries[index] = places[registry.place]
         if not is_routed():  # nobody chooses lanes by these records
-            for place, entry in enumerate(places.values()):
-                entry.interval = max(EVERY, len(places) / BEATS)
-                entry.delay = place // AT_ONCE
+            self._slow_down(list(places.values()))
+
+    @staticmethod
+    def _slow_down(entries: Sequence[Registration]) -> None:
+        """Renews the entries of many queues seldom, except one for each server, which the others name."""
+        interval = max(EVERY, len(entries) / BEATS)
+        first: dict[Hashable, str] = {}
+        for place, entry in enumerate(entries):
+            entry.interval, entry.delay = interval, place // AT_ONCE
+            queue = entry.broker.queue
+            if interval > EVERY:
+                entry.beats_in = first.setdefault((entry.broker.site, entry.broker.keys.prefix), queue)
+            if entry.beats_in == queue:
+                entry.interval, entry.beats_in = EVERY, ""
 
     @property
     def loops(self) -> list[Registration]:

@@ -1,11 +1,13 @@
 """The registry of a queue's workers, and the lanes that no worker fits.
 
-A worker writes its record every ten seconds; the key expires after thirty.
+A worker writes its record every ten seconds; the key expires after thirty. A worker of many queues does so in
+one of them. Its records in the others last longer and name that queue.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,9 +20,51 @@ from oxcart.model.errors import AccessDenied, ScriptError
 
 if TYPE_CHECKING:
     from oxcart.broker.bullmq.broker import BullMQBroker
+    from oxcart.broker.bullmq.keys import Keys
+    from oxcart.broker.caller import Caller
 
 #: The wire states in which a job waits for a worker, now or later.
 WAITING = ("wait", "paused", "prioritized", "delayed")
+
+
+async def read_records(
+    caller: Caller, queues: Sequence[tuple[Keys, Sequence[str]]]
+) -> list[list[WorkerRecord]]:
+    """Reads the records of workers that live, for some queues of one server and the ids of their workers."""
+    named = [(at, keys, worker) for at, (keys, ids) in enumerate(queues) for worker in ids]
+    records = await _read(caller, [keys.worker(worker) for _, keys, worker in named])
+    others = {
+        replace(keys, queue=record.beats_in).worker(worker)
+        for (_, keys, worker), record in zip(named, records, strict=True)
+        if record is not None and record.beats_in
+    }
+    beats: dict[str, WorkerRecord | None] | None = {}
+    if others:
+        try:
+            beats = dict(zip(others, await _read(caller, [*others]), strict=True))
+        except (ScriptError, AccessDenied):
+            beats = None  # the user may not read that queue: the record stands for itself
+    found: list[list[WorkerRecord]] = [[] for _ in queues]
+    for (at, keys, worker), record in zip(named, records, strict=True):
+        if record is None:
+            continue
+        if record.beats_in and beats is not None:
+            beat = beats[replace(keys, queue=record.beats_in).worker(worker)]
+            if beat is None:
+                continue
+            record = msgspec.structs.replace(record, last_seen=beat.last_seen, clock=beat.clock)
+        found[at].append(record)
+    return found
+
+
+async def _read(caller: Caller, keys: Sequence[str]) -> list[WorkerRecord | None]:
+    records: list[WorkerRecord | None] = []
+    for raw in await caller.pipeline([("GET", key) for key in keys]) if keys else ():
+        try:
+            records.append(msgspec.json.decode(raw or b"", type=WorkerRecord))
+        except (msgspec.MsgspecError, UnicodeError):
+            records.append(None)  # the worker stopped, or the record is not ours
+    return records
 
 
 class QueueWorkers(WorkerRegistry):
@@ -59,13 +103,7 @@ class QueueWorkers(WorkerRegistry):
         ids = await caller.command("ZRANGE", keys.workers(), 0, -1)
         if not ids:
             return []
-        names = [keys.worker(text(raw)) for raw in ids]
-        records = []
-        for raw in await caller.pipeline([("GET", name) for name in names]):
-            try:
-                records.append(msgspec.json.decode(raw or b"", type=WorkerRecord))
-            except (msgspec.MsgspecError, UnicodeError):
-                continue  # the worker stopped, or the record is not ours
+        (records,) = await read_records(caller, [(keys, [text(raw) for raw in ids])])
         return sorted(records, key=lambda record: record.id)
 
     async def living(self) -> list[WorkerRecord]:
