@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -164,6 +164,23 @@ async def test_a_replayed_dead_letter_comes_from_the_failed(desk: Desk) -> None:
     await desk.end(job, "f", category="permanent")
     await desk.broker().retry_job(job.id, "failed")
     assert last(desk, job.id) == {"event": "waiting", "prev": "failed"}
+
+
+async def test_a_replay_names_the_job_and_its_creation_while_a_pipeline_reads(desk: Desk) -> None:
+    await read_from_now_on(desk)
+    job = await desk.active(tags={"tenant": "acme"}, correlation_id="o-7")
+    await desk.end(job, "f", category="permanent")
+    await desk.broker().retry_job(job.id, "failed")
+    created = json.loads(cast(str, desk.store.get(f"bridge:jobs:data:{job.id}")))["createdAt"]
+    assert last(desk, job.id) == {
+        "event": "waiting",
+        "prev": "failed",
+        "outcome": "replayed",
+        "name": "email",
+        "corr": "o-7",
+        "tags": '{"tenant":"acme"}',
+        "created": str(created),
+    }, "its earlier generation may have been built long ago"
 
 
 async def test_more_events_are_kept_while_a_pipeline_reads(desk: Desk) -> None:

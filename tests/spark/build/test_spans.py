@@ -245,6 +245,34 @@ def test_queues_share_files_and_one_that_is_idle_keeps_its_rows(spark: SparkSess
     assert made.shown() == anew.shown()
 
 
+def test_a_job_replayed_in_a_later_span_keeps_name_and_creation(spark: SparkSession, tmp_path: Path) -> None:
+    story = Story("q")
+    story.run("1", ("failed", {"reason": "no"}), name="charge")
+    story.event("retries-exhausted", "1", after=0, attempts_made=1)
+    created = int(story.rows[0]["at_ms"])
+    story.run("later", ("completed", {}), take=HOLD_MS * 3)
+    known = len(story.rows)
+    replayed = story.event("waiting", "1", prev="failed", after=5000)
+    story.record(replayed, "replayed", "1", name="charge", created=created, tags='{"plan": "p1"}')
+    story.event("active", "1", prev="waiting")
+    story.event("completed", "1", prev="active", after=10)
+    made = Made(spark, tmp_path / "lake")
+    for batch in cut(story.rows, known):
+        made.ingest(batch)
+        made.builder.refresh()
+    rows = [row for row in made.tables.read("jobs").collect() if row.job_id == "1"]
+    assert {(row.born, row.name, row.created_ms, str(row.tags)) for row in rows} == {
+        ("added", "charge", created, "None"),
+        ("replayed", "charge", created, "{'plan': 'p1'}"),
+    }
+    attempts = [row for row in made.tables.read("attempts").collect() if row.job_id == "1"]
+    assert [row.name for row in attempts] == ["charge", "charge"], "though no worker recorded them"
+    at_once = Made(spark, tmp_path / "once")
+    at_once.ingest(story.rows)
+    at_once.builder.refresh()
+    assert made.shown() == at_once.shown()
+
+
 def test_a_later_span_has_the_code_of_the_one_before(spark: SparkSession) -> None:
     """Spark caches compiled code by its text: with times in it, each refresh would compile again."""
 

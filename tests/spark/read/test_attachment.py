@@ -263,6 +263,38 @@ async def test_tags_and_correlation_are_recorded_at_the_add_and_every_end(
     ]
 
 
+async def test_a_replay_records_name_creation_and_labels_of_the_job(
+    queue: Queue, address: ServerAddress, store: redis.Redis
+) -> None:
+    """By hand, by time and from the dead letters; the earlier generation may have been built long ago."""
+    names = ("one", "timed", "dead")
+    for name in names:
+        await queue.add("fails", job_id=name, tags={"a": "1"}, correlation_id="c", limit_key="acme")
+    handlers(queue)
+    await work(queue, store, len(names))
+    await asyncio.to_thread(attach, address, "q", "main")
+    await queue.jobs.retry("one")
+    await queue.dead_letters.replay("dead", permanent=True)
+    await queue.jobs.retry_all()
+    events = dict(cast(Any, store.xrange("bull:q:events")))
+    found = {}
+    for entry_id, fields in records(store):
+        event = events[entry_id]
+        assert (event["event"], event["prev"], event["jobId"]) == ("waiting", "failed", fields["jobId"])
+        found[fields.pop("jobId")] = fields
+    assert found == {
+        name: {
+            "event": "replayed",
+            "name": "fails",
+            "created": store.hget(f"bull:q:{name}", "timestamp"),
+            "corr": "c",
+            "tags": '{"a":"1"}',
+            "key": "acme",
+        }
+        for name in names
+    }
+
+
 async def test_a_job_that_ends_without_an_attempt_is_recorded_with_its_formal_state(
     queue: Queue, make_queue: MakeQueue, address: ServerAddress, store: redis.Redis
 ) -> None:

@@ -55,7 +55,11 @@ async def retry(
         args: list[bytes | str] = [broker.queue, "L" if lifo else ""]
         for one, raw in await _records(broker, ids[start : start + STEP]):
             new = codec.with_members(raw, attempts=b"0") if reset and members.members_of(raw) else b""
-            args += (one, records.read_record(new or raw).facts(broker.queue).packed(), new)
+            record = records.read_record(new or raw)
+            event = records.added_fields(
+                record.name, record.ox.get("corr"), record.metadata, record.created_at
+            )
+            args += (one, record.facts(broker.queue).packed(), new, event)
         codes += await broker.caller.once(load("retry_job"), broker.keys.waiting(), *args)
     return codes
 

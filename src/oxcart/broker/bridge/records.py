@@ -103,13 +103,13 @@ def unreadable(job_type: str) -> Facts:
 
 
 def added_fields(name: str, corr: Any = None, tags: Any = None, created: int = 0) -> bytes:
-    """Returns the fields of the event of a new job besides its id, as scripts read them.
+    """Returns the fields of the event of a new or replayed job besides its id, as scripts read them.
 
     Args:
         name: The name of its handler.
         corr: Its correlation id.
         tags: Its tags.
-        created: When another client added it, in ms.
+        created: When it was added, in ms; needed unless that is the time of the event.
     """
     fields: list[str | int | bytes] = ["name", name]
     if isinstance(corr, str):

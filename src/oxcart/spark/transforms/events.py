@@ -79,9 +79,9 @@ def quarantine(bronze: DataFrame) -> DataFrame:
 def records(bronze: DataFrame) -> DataFrame:
     """Returns the records that our workers write while a pipeline is attached, each under its event's id.
 
-    There is one per attempt that our worker ended, per job that ended without an attempt, and per job that
-    was added with tags or a correlation id. Bridge's events carry the same fields themselves. They are one
-    value, ``r``: many columns, most of them null, would cost more in every later step.
+    There is one per attempt that our worker ended, per job that ended without an attempt, per job that was
+    added with tags or a correlation id, and per replay. Bridge's events carry the same fields themselves.
+    They are one value, ``r``: many columns, most of them null, would cost more in every later step.
     """
     beside = fn.col("stream") == ATTEMPTS
     found = (
@@ -127,7 +127,8 @@ def generations(bronze: DataFrame) -> DataFrame:
     is unknown), ``attempt`` (0 before the first), ``state`` (null for events that change none),
     ``from_state``, ``from_ordinal``, ``from_ms``, ``ready_ms`` (when the job last became ready),
     ``life_name``, ``life_created``, ``tags`` (as JSON) and ``limit_key`` of the job, if known by then, and
-    the fields of the attempt record (``r``). A replayed job has name and creation of its earlier generation.
+    the fields of the attempt record (``r``). A replayed job has the name and creation that our replay
+    recorded, or else those of its earlier generation, if that is among these rows.
     """
     mine = job_events(bronze)
     # Everything below is by job: rows are shuffled once, and sorted once.
@@ -177,8 +178,13 @@ def generations(bronze: DataFrame) -> DataFrame:
             "_came": last(came, before),
             "_next": fn.lead(fn.struct("first_id", event.alias("value"))).over(of_job),
             "_ready": last(fn.when(event == "waiting", fn.col("at_ms")), of_job),
-            "_name": last(fn.col("name"), of_job),
-            "_made": last(fn.when(event == "added", fn.coalesce("r.created", "at_ms")), of_job),
+            "_name": last(fn.coalesce("name", fn.when(replayed, fn.col("r.name"))), of_job),
+            "_made": last(
+                fn.when(event == "added", fn.coalesce("r.created", "at_ms")).when(
+                    replayed, fn.col("r.created")
+                ),
+                of_job,
+            ),
             "_tags": last(fn.col("r.tags"), of_job),
             "_key": last(fn.col("r.key"), of_job),
             "_before": fn.last(fn.when(begins, fn.col("_actives")), True).over(of_job),

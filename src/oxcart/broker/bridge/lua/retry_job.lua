@@ -2,9 +2,9 @@
 --
 -- KEYS[1]  waiting
 -- ARGV     1 slot, 2 number of the call, 3 type, 4 "L" for the head of the list or "", then per job: id, its facts,
---          its record with the attempts reset or ""
+--          its record with the attempts reset or "", the fields of its event (MessagePack)
 -- Returns  per job 1, -1 no such job, -3 it has not ended
--- Events   `waiting` per job
+-- Events   `waiting` per job, with name, creation and labels while a pipeline reads
 -- Keeps    it leaves the dead letters; none of its keys expires any more
 -- include: base steps lanes
 
@@ -13,7 +13,7 @@ if kept then
   return kept
 end
 
-local function retry(id, packed, record)
+local function retry(id, packed, record, fields)
   local status = call("GET", P .. "jobs:status:" .. id)
   if call("EXISTS", P .. "jobs:data:" .. id) == 0 then
     return -1
@@ -42,12 +42,17 @@ local function retry(id, packed, record)
   call("HSET", P .. "ox:facts", id, packed)
   make_ready(id, cmsgpack.unpack(packed), ARGV[4] == "L")
   note_ready(id, server_ms())
-  emit(ARGV[3], "waiting", id, "prev", status == "dead" and "failed" or status)
+  local prev = status == "dead" and "failed" or status
+  if is_read(ARGV[3]) then -- the tables may have been built up to the end of the earlier generation
+    emit(ARGV[3], "waiting", id, "prev", prev, "outcome", "replayed", unpack(cmsgpack.unpack(fields)))
+  else
+    emit(ARGV[3], "waiting", id, "prev", prev)
+  end
   return 1
 end
 
 local codes = {}
-for at = 5, #ARGV, 3 do
-  codes[#codes + 1] = retry(ARGV[at], ARGV[at + 1], ARGV[at + 2])
+for at = 5, #ARGV, 4 do
+  codes[#codes + 1] = retry(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
 end
 return remember(codes)

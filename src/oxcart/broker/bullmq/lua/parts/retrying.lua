@@ -1,5 +1,19 @@
 -- Lets a finished job run again. Needs base, gate, insert, failing and steps.
 
+-- Records a replay for a pipeline, under the id of its event: name, creation and labels of the job. The tables may
+-- have been built up to the end of its earlier generation, whose events are not read again.
+local function record_replay(key, entry, id)
+  local known = call("HMGET", key, "name", "timestamp", "ox:corr", "ox:tags", "ox:limit")
+  local fields = { "event", "replayed", "jobId", id }
+  for i, name in ipairs({ "name", "created", "corr", "tags", "key" }) do
+    if known[i] and known[i] ~= "" then
+      fields[#fields + 1] = name
+      fields[#fields + 1] = known[i]
+    end
+  end
+  redis.pcall("XADD", P .. "ox:attempts", "MAXLEN", "~", max_events(P), entry, unpack(fields))
+end
+
 -- Moves one job from `failed` or `completed` to the ready list. Returns 1, or -1 no such job, -3 not in that
 -- state. `reset` resets its attempts. It does not reset its starts: they are the fencing number, by which a store
 -- refuses a late writer. Their number is stored, because workers may bound starts.
@@ -48,6 +62,10 @@ local function retry_one(gate, id, state, front, reset, now)
       call("SADD", parent_key .. ":dependencies", key)
     end
   end
-  call("XADD", P .. "events", "MAXLEN", "~", max_events(P), "*", "event", "waiting", "jobId", id, "prev", state)
+  local entry = call("XADD", P .. "events", "MAXLEN", "~", max_events(P), "*", "event", "waiting", "jobId", id,
+    "prev", state)
+  if is_attached(P) then
+    record_replay(key, entry, id)
+  end
   return 1
 end
