@@ -258,8 +258,9 @@ def _questions() -> Iterator[tuple[str, str]]:
     yield (
         "failures",
         _apart(
-            "SELECT queue, count(*) FROM true_attempts WHERE outcome IN ('failed', 'retried') "
-            f"AND {whole} GROUP BY ALL",
+            # The event of a retry has no reason: a retry by Node, without a record, is in no cluster.
+            "SELECT queue, count(*) FROM true_attempts WHERE (outcome = 'failed' OR (outcome = 'retried' "
+            f"AND told_by = 'record')) AND {whole} GROUP BY ALL",
             f"SELECT queue, CAST(sum(count) AS BIGINT) FROM failures WHERE {whole} GROUP BY ALL",
         ),
     )
