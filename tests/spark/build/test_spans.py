@@ -273,6 +273,31 @@ def test_a_job_replayed_in_a_later_span_keeps_name_and_creation(spark: SparkSess
     assert made.shown() == at_once.shown()
 
 
+def test_a_queue_that_grows_alone_is_built_without_the_rows_of_its_lanes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    stories = [Story("video"), Story("video@all;c=gpu")]
+    for story in stories:
+        story.lose(2)
+        story.run("1", ("failed", {"reason": "no"}), take=HOLD_MS * 3)
+        story.event("added", "open", name="n")
+        story.event("waiting", "open")
+    made = Made(spark, tmp_path / "lake")
+    made.ingest([row for story in stories for row in story.rows])
+    made.builder.refresh()
+    for story in stories:  # each grows while the other one is idle
+        known = len(story.rows)
+        story.run("2", ("failed", {"reason": "no"}), take=HOLD_MS * 3)
+        made.ingest(story.rows[known:])
+        made.builder.refresh()
+    anew = Made(spark, tmp_path / "anew")
+    anew.ingest([row for story in stories for row in story.rows])
+    anew.builder.refresh()
+    lanes = {(row.queue, row.lane) for row in made.tables.read("jobs").collect()}
+    assert lanes == {("video", None), ("video", "all;c=gpu")}
+    assert made.shown() == anew.shown()
+
+
 def test_a_later_span_has_the_code_of_the_one_before(spark: SparkSession) -> None:
     """Spark caches compiled code by its text: with times in it, each refresh would compile again."""
 

@@ -46,12 +46,12 @@ class Counted(Tables):
     def clear(self) -> None:
         self.new = self.rows = self.files = 0
 
-    def load(self, table: str, files: Iterable[File], *, queues: Iterable[str] | None = None) -> DataFrame:
+    def load(self, table: str, files: Iterable[File], **which: Iterable[str] | None) -> DataFrame:
         files = list(files)
         self.files += len(files)
         self.rows += sum(file.rows for file in files)
         self.new += sum(file.rows for file in files) if table == "events" else 0
-        return super().load(table, files, queues=queues)
+        return super().load(table, files, **which)
 
 
 class WeekPipeline(Pipeline):

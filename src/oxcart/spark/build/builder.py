@@ -163,7 +163,7 @@ class Builder:
             return
         known_files = [file for file in base.of(BRONZE, days=[day]) if not file.pending] if whole else []
         chosen = [file for file in (*known_files, *new) if _may_have(file, queues)]
-        bronze = self._tables.load(BRONZE, chosen, queues=queues)
+        bronze = self._tables.load(BRONZE, chosen, streams=queues)
         facts = _look(bronze) if chosen else {}
         noted = notes(base)
         if not whole:
@@ -317,20 +317,20 @@ class Builder:
             by_day.setdefault(one.before if whole else day, set()).add(queue)
         for before, queues in by_day.items():
             if files := self._of_queues(base, OPEN, before, queues):
-                rows = self._tables.load(OPEN, files, queues=queues)
+                rows = self._tables.load(OPEN, files, streams=queues)
                 found = rows if found is None else found.unionByName(rows)
         return found
 
     def _earlier(self, base: Version, day: str, after: Mapping[str, int]) -> build.Earlier:
         queues = set(after)
-        tallies = self._tables.load(TALLIES, self._of_queues(base, TALLIES, day, queues), queues=queues)
+        tallies = self._tables.load(TALLIES, self._of_queues(base, TALLIES, day, queues), streams=queues)
         known = [file for file in self._of_queues(base, "gaps", day, queues) if not file.pending]
-        gaps = join_lanes(self._tables.load("gaps", known, queues=queues))
+        gaps = join_lanes(self._tables.load("gaps", known, streams=queues))
         # Only after a gap: then the settled bronze is read for the first record after each.
         settled = [file for file in base.of(BRONZE, days=[day]) if not file.pending] if known else []
         lost = gaps.filter((fn.col("stream") == ATTEMPTS) & fn.col("last_lost").isNotNull())
         behind = lost.select("queue", "life", (fn.col("last_lost") + 1).alias("ordinal"))
-        records = self._tables.load(BRONZE, settled, queues=queues).filter(fn.col("stream") == ATTEMPTS)
+        records = self._tables.load(BRONZE, settled, streams=queues).filter(fn.col("stream") == ATTEMPTS)
         first = records.join(fn.broadcast(behind), ["queue", "life", "ordinal"], "left_semi")
         return build.Earlier(_by_queue(after), tallies, gaps, first.select(*COLUMNS))
 

@@ -227,7 +227,7 @@ class Refill:
         """Starts and ends of attempts whose records were read, while the events that ended them were not."""
         first, last = day_of(hole.after_ms), day_of(hole.before_ms)
         days = {day for day in self._lake.head().days(BRONZE) if first <= day <= last}
-        rows = self._tables.read(BRONZE, days=days, queues=[hole.queue]).filter(
+        rows = self._tables.read(BRONZE, days=days, streams=[hole.queue]).filter(
             (fn.col("queue") == hole.queue)
             & (fn.col("kind") == ENTRY)
             & fn.col("at_ms").between(hole.after_ms, hole.before_ms)
@@ -261,7 +261,7 @@ class Refill:
         """Job and event of entries just before and just after a gap."""
         at = fn.col("at_ms")
         edges = [hole.after_ms - SKEW, hole.after_ms, hole.before_ms, hole.before_ms + SKEW]
-        bronze = self._tables.read(BRONZE, days={day_of(max(0, ms)) for ms in edges}, queues=[hole.queue])
+        bronze = self._tables.read(BRONZE, days={day_of(max(0, ms)) for ms in edges}, streams=[hole.queue])
         return bronze.filter(
             fn.col("kind").isin(ENTRY, REFILL)  # two gaps may share a millisecond
             & (fn.col("stream") == EVENTS)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as fn
 
 from oxcart.model.errors import ValidationError
+from oxcart.model.target import base_of
 from oxcart.spark.errors import unwrapped
 from oxcart.spark.lake.bronze import BRONZE
 from oxcart.spark.lake.columns import BUILDS, INSTANTS, OPEN, STORED, public, public_name
@@ -78,6 +79,7 @@ class Tables:
         *,
         days: Iterable[str] | None = None,
         queues: Iterable[str] | None = None,
+        streams: Iterable[str] | None = None,
     ) -> DataFrame:
         """Returns a table of a version, by default the newest, with instants in ms.
 
@@ -86,6 +88,7 @@ class Tables:
             version: The version.
             days: Only these days.
             queues: Only these queues, with all their lanes, or streams.
+            streams: Only these streams of a stored table: a queue without its lanes, or a lane.
 
         Raises:
             ValidationError: There is no such table.
@@ -95,7 +98,7 @@ class Tables:
             return self._derive(table, version, days, queues)
         if table not in TABLES:
             raise ValidationError("table", f"one of {', '.join((*TABLES, *DERIVED))}", table)
-        return self.load(table, version.of(table, days=days), queues=queues)
+        return self.load(table, version.of(table, days=days), queues=queues, streams=streams)
 
     def _derive(
         self, table: str, version: Version, days: Iterable[str] | None, queues: Iterable[str] | None
@@ -148,18 +151,35 @@ class Tables:
         ended = jobs.select(fn.col("queue").alias("parent_queue"), fn.col("job_id").alias("parent_id"))
         return not wanted.join(ended, ["parent_queue", "parent_id"], "left_anti").isEmpty()
 
-    def load(self, table: str, files: Iterable[File], *, queues: Iterable[str] | None = None) -> DataFrame:
-        """Returns the rows of some files of a table, of some queues or streams, with instants in ms."""
+    def load(
+        self,
+        table: str,
+        files: Iterable[File],
+        *,
+        queues: Iterable[str] | None = None,
+        streams: Iterable[str] | None = None,
+    ) -> DataFrame:
+        """Returns the rows of some files of a table, with instants in ms.
+
+        Args:
+            table: The table.
+            files: The files.
+            queues: As in `read`.
+            streams: As in `read`.
+        """
         files = list(files)
         if not files:
             return self.spark.createDataFrame([], SCHEMAS[table])
         rows = self._stored(table, files)
+        stream = fn.concat_ws("@", "queue", "lane") if table in STORED else fn.col("queue")
+        if streams is not None:
+            exact = sorted(streams)
+            # Files are read by the plain column; lanes are left out after that.
+            rows = rows.filter(fn.col("queue").isin(sorted({*exact, *map(base_of, exact)})))
+            rows = rows.filter(stream.isin(exact))
         if queues is not None:
             wanted = sorted(queues)
-            mine = fn.col("queue").isin(wanted)
-            if table in STORED:
-                mine = mine | fn.concat_ws("@", "queue", "lane").isin(wanted)
-            rows = rows.filter(mine)
+            rows = rows.filter(fn.col("queue").isin(wanted) | stream.isin(wanted))
         return self._internal(table, rows)
 
     def _internal(self, table: str, rows: DataFrame, *more: str) -> DataFrame:
