@@ -9,12 +9,12 @@ import asyncio
 import sys
 import tempfile
 from pathlib import Path
+from urllib.parse import urlencode
 
 import httpx
 
 from oxcart.http.application import app
 from oxcart.http.server import Server
-from oxcart.http.web.page import link
 from tests.browser import Browser, Page
 from tests.http.web.made_up import Shop, make_history, open_shop
 from tests.servers import ValkeyServer
@@ -26,32 +26,33 @@ THEMES = ("light", "dark")
 SECONDS = 80
 
 
+#: The address of every page; ``{name}`` stands for the job that the shop shows under that name.
+PAGES = {
+    "overview": "/",
+    "queue": "/queue?name=payments",
+    "queue-groups": "/queue?name=imports",
+    "queue-partitions": "/queue?name=clicks",
+    "jobs": "/jobs?state=failed&queue=payments",
+    "jobs-all": "/jobs",
+    "job": "/job?{dead}",
+    "job-running": "/job?{running}",
+    "flow": "/flow?{flow}",
+    "failures": "/failures",
+    "dead": "/dead?queue=payments",
+    "schedules": "/schedules",
+    "workers": "/workers",
+    "limits": "/limits",
+    "history": "/history",
+    "history-service": "/history?view=service",
+    "audit": "/audit",
+    "sign-in": "/sign-in",
+}
+
+
 def pages_of(shop: Shop) -> dict[str, str]:
     """Returns the address of every page."""
-
-    def job(name: str, path: str = "/job") -> str:
-        queue, job_id = shop.shown[name]
-        return link(path, queue=queue, id=job_id)
-
-    return {
-        "overview": "/",
-        "queue": "/queue?name=payments",
-        "queue-groups": "/queue?name=imports",
-        "queue-partitions": "/queue?name=clicks",
-        "jobs": "/jobs?state=failed&queue=payments",
-        "job": job("dead"),
-        "job-running": job("running"),
-        "flow": job("flow", "/flow"),
-        "failures": "/failures",
-        "dead": "/dead?queue=payments",
-        "schedules": "/schedules",
-        "workers": "/workers",
-        "limits": "/limits",
-        "history": "/history",
-        "history-service": "/history?view=service",
-        "audit": "/audit",
-        "sign-in": "/sign-in",
-    }
+    jobs = {name: urlencode({"queue": queue, "id": job_id}) for name, (queue, job_id) in shop.shown.items()}
+    return {name: path.format(**jobs) for name, path in PAGES.items()}
 
 
 def set_look(page: Page, theme: str, wide: int, high: int, phone: bool) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,46 +15,14 @@ from oxcart import PermanentError, Queue, RunningJob, Worker
 from oxcart.http.application import app
 from oxcart.http.server import Server
 from oxcart.http.web.page import link
-from tests import nodes
 from tests.browser import Browser, Page
 from tests.conftest import MakeQueue
-from tests.http.web.made_up import make_history, open_shop
-from tests.http.web.screenshots import SIZES, THEMES, pages_of, set_look
+from tests.http.web.driving import at, live, shows
 from tests.servers import ValkeyServer
 
 pytestmark = [pytest.mark.node, pytest.mark.timeout(240)]
 
 Drive = Callable[[Page], None]
-
-#: Whether the link to the current page is outside of the window.
-CURRENT_IS_HIDDEN = """(() => {
-  const link = document.querySelector('.side [aria-current]');
-  const place = link && link.getBoundingClientRect();
-  return Boolean(place && place.width && (place.left < 0 || place.right > innerWidth));
-})()"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with Browser() as browser:
-        yield browser
-
-
-def shows(page: Page, text: str, selector: str = "main") -> None:
-    """Waits until an element shows a text."""
-    page.wait_for(
-        f"(document.querySelector({json.dumps(selector)})?.innerText ?? '').includes({json.dumps(text)})"
-    )
-
-
-def at(page: Page, path: str) -> None:
-    """Waits until the browser is at an address, and its page is live."""
-    page.wait_for(f"(location.pathname + location.search).startsWith({json.dumps(path)})")
-    live(page)
-
-
-def live(page: Page) -> None:
-    page.wait_for("document.querySelector('#link-state.live') !== null")
 
 
 def submit(url: str, **body: Any) -> str:
@@ -369,39 +336,25 @@ async def test_a_page_recovers_from_a_restart_of_the_dashboard(
         await asyncio.to_thread(page.wait_for, "document.querySelectorAll('[data-row]').length === 1")
 
 
-async def test_no_page_breaks_a_rule_of_accessibility_and_none_has_an_error(
-    url: str, browser: Browser, tmp_path: Path
-) -> None:
-    script = await asyncio.to_thread(nodes.axe)
-    rules = {"runOnly": {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]}}
-    broken: list[str] = []
+async def test_a_page_recovers_from_a_lost_connection(make_queue: MakeQueue, browser: Browser) -> None:
+    queue = make_queue("till")
+    page = browser.page()
+    async with Server(app([queue]), grace=1) as server:
 
-    def look(base: str, paths: dict[str, str]) -> None:
-        page = browser.page()
-        for name, path in paths.items():
-            for theme in THEMES:
-                for size, wide, high, phone in SIZES:
-                    if phone and theme == "dark":
-                        continue  # the colours of a phone are those of a desk
-                    set_look(page, theme, wide, high, phone)
-                    page.goto(base + path)
-                    page.wait_for("document.querySelector('main h1') !== null")
-                    page.evaluate(script + "; 0")
-                    found = page.evaluate(f"axe.run(document, {json.dumps(rules)}).then(r => r.violations)")
-                    broken.extend(
-                        f"{name} {theme} {size}: {one['id']}: {one['nodes'][0]['html'][:120]}"
-                        for one in found
-                    )
-                    if phone:
-                        wider = page.evaluate("document.documentElement.scrollWidth > innerWidth")
-                        broken.extend([f"{name} is wider than a phone"] if wider else [])
-                        hidden = page.evaluate(CURRENT_IS_HIDDEN)
-                        broken.extend([f"{name} hides the name of the page on a phone"] if hidden else [])
-        broken.extend(error for error in page.errors if "name=none" not in error and "404" not in error)
+        def opened() -> None:
+            page.goto(f"{server.url}/jobs?state=ready")
+            live(page)
+            page.evaluate("""(() => {
+                const away = document.querySelector("#away");
+                window.said = [];
+                const listener = new MutationObserver(() => window.said.push(away.innerText));
+                listener.observe(away, {attributes: true});
+            })()""")
 
-    lake = make_history(tmp_path)
-    async with open_shop(url) as shop, Server(app(shop.queues, lake=lake), grace=1) as server:
-        await asyncio.wait_for(shop.find_failures(), 60)
-        paths = {**pages_of(shop), "error": "/queue?name=none"}
-        await asyncio.to_thread(look, server.url, paths)
-    assert "\n".join(broken) == ""
+        await asyncio.to_thread(opened)
+        for connection in list(server._server.server_state.connections):
+            connection.transport.abort()
+        await asyncio.to_thread(page.wait_for, "window.said.join().includes('does not answer')")
+        await queue.add("count", {"coins": 1})
+        await asyncio.to_thread(page.wait_for, "document.querySelector('#away').hidden")
+        await asyncio.to_thread(page.wait_for, "document.querySelectorAll('[data-row]').length === 1")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from oxcart.http.web import actions, dead, jobs, live, pulse
+from oxcart.http.web import actions, dead, history, jobs, live, pulse
 from tests.http.test_access import PAGES
+from tests.http.web.screenshots import PAGES as PICTURES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "dashboard.md").read_text("utf-8")
 STATIC = Path(__file__).parents[3] / "src" / "oxcart" / "http" / "web" / "static"
@@ -20,6 +21,16 @@ def test_the_pages_and_their_roles_are_those_of_the_code() -> None:
         if route.startswith("GET ") and not route.endswith("/events") and role and route != "GET /search"
     }
     assert rows == pages
+
+
+def test_every_page_has_a_picture_and_a_check_of_accessibility() -> None:
+    routes = {route.removeprefix("GET ") for route in PAGES if route.startswith("GET ")}
+    pages = {path for path in routes if not path.endswith("/events")} - {"/search", "/static/{file}"}
+    assert {path.partition("?")[0] for path in PICTURES.values()} == {*pages, "/sign-in"}
+    # The history page has two faces.
+    assert {path for path in PICTURES.values() if path.startswith("/history")} == {
+        "/history" if face == history.FACES[0] else f"/history?view={face}" for face in history.FACES
+    }
 
 
 def test_the_bounds_are_those_of_the_code() -> None:
