@@ -6,7 +6,7 @@ Every read is bounded: lengths are counters, and a queue yields at most so many 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
@@ -39,6 +39,8 @@ COMMANDS = len(STATES) + 3 + len(_READY) + 1
 _LAST = 2**64 - 1
 #: Events of lanes from which on there may be more than were read.
 _MANY = 500
+#: Lanes of a queue whose oldest ready jobs are looked at, those with most ready jobs first.
+_LANES = 50
 
 
 class Sample(msgspec.Struct, kw_only=True):
@@ -186,12 +188,12 @@ async def _sample(
         commands += [("LLEN" if state in LISTS else "ZCARD", keys.key(state)) for state in STATES]
         commands += [("ZLEXCOUNT", keys.parked(), "[g:", "(g;")]
         commands += [("EXISTS", keys.lanes()), ("HMGET", keys.meta(), "paused", "version")]
-        commands += [("LINDEX", keys.key(place), -1) for place in ("wait", "paused")]
-        commands += [("ZRANGE", keys.key("prioritized"), 0, 0), _events(broker, last, most)]
+        commands += [*_first(broker), _events(broker, last, most)]
     (seconds, micros), *answers = await caller.pipeline(commands)
     now = int(seconds) * 1000 + int(micros) // 1000
     found: list[Sample] = []
     oldest: list[tuple[int, str]] = []
+    fronts: list[tuple[int, BullMQBroker]] = []
     for number, (broker, (last, most, lanes_since)) in enumerate(zip(brokers, starts, strict=True)):
         row = answers[number * COMMANDS : (number + 1) * COMMANDS]
         *lengths, grouped, has_lanes, (paused, version), wait, held, first, raw = row
@@ -201,12 +203,15 @@ async def _sample(
             if lanes_since is not None:
                 rows = await broker.lanes.read_events((lanes_since, 0, ""))
                 lane_events = [(f"{ms}-{count}", fields) for (ms, count, _), fields in rows]
-            for lane in (await broker.lanes.counts()).values():
+            lanes = await broker.lanes.counts()
+            for lane in lanes.values():
                 for state in STATES:
                     counts[state] += lane[state]
-        # BullMQ's marker of older versions is no job.
-        ready = [one for one in (wait, held, *first) if one and not one.startswith(b"0:")]
-        oldest += ((number, broker.keys.job(text(job))) for job in ready)
+            full = sorted(
+                (name for name in lanes if _ready(lanes[name])), key=lambda name: -_ready(lanes[name])
+            )
+            fronts += ((number, broker.lanes.open(name)) for name in full[:_LANES])
+        oldest += ((number, broker.keys.job(job)) for job in _ids(wait, held, first))
         entries = [(entry_id.decode(), pairs(fields)) for entry_id, fields in raw]
         made = Sample(at_ms=now, counts=counts, paused=paused is not None)
         made.version, made.has_lanes = text(version) if version else None, bool(has_lanes)
@@ -214,13 +219,37 @@ async def _sample(
         made.lane_events, made.lanes_cut = lane_events, len(lane_events) >= _MANY
         made.grouped = grouped
         found.append(made)
+    if fronts:
+        firsts = await caller.pipeline([command for _, lane in fronts for command in _first(lane)])
+        for at, (number, front) in enumerate(fronts):
+            own = firsts[at * len(_READY) : (at + 1) * len(_READY)]
+            oldest += ((number, front.keys.job(job)) for job in _ids(*own))
     if oldest:
         times = await caller.pipeline([("HMGET", key, *_TIMES) for _, key in oldest])
         for (number, _), (added, ready_at) in zip(oldest, times, strict=True):
-            if (at := _ms(ready_at) or _ms(added)) is not None:
+            if (since := _ms(ready_at) or _ms(added)) is not None:
                 known = found[number].oldest_ms
-                found[number].oldest_ms = at if known is None else min(known, at)
+                found[number].oldest_ms = since if known is None else min(known, since)
     return found
+
+
+def _first(broker: BullMQBroker) -> list[tuple[str | int, ...]]:
+    """Returns the commands that read the oldest job of each list of ready jobs."""
+    key = broker.keys.key
+    return [
+        ("LINDEX", key("wait"), -1),
+        ("LINDEX", key("paused"), -1),
+        ("ZRANGE", key("prioritized"), 0, 0),
+    ]
+
+
+def _ids(wait: bytes | None, held: bytes | None, first: Sequence[bytes]) -> list[str]:
+    # BullMQ's marker of older versions is no job.
+    return [text(one) for one in (wait, held, *first) if one and not one.startswith(b"0:")]
+
+
+def _ready(counts: Mapping[str, int]) -> int:
+    return sum(counts[place] for place in _READY)
 
 
 def _ms(raw: bytes | None) -> int | None:

@@ -188,6 +188,21 @@ async def test_rates_include_jobs_with_a_target(queue: Queue) -> None:
     assert track.median("waits") is not None
 
 
+async def test_the_oldest_ready_job_may_be_in_a_lane(make_queue: MakeQueue) -> None:
+    queue, other = make_queue("q"), make_queue("other")
+    made = pulse.Pulse([queue, other])
+    first = await queue.add("render", None, target=Target(capabilities="gpu"))
+    await asyncio.sleep(0.005)  # both jobs have times of their own
+    await queue.add("render", None, target=Target(region="eu"), priority=3)
+    await queue.add("render")
+    await other.add("render")
+    track = (await made.fresh())["q"]
+    job = await queue.jobs.get(first.id)
+    assert job is not None
+    assert track.sample.oldest_ms == job.timestamp
+    assert track.ready == 3
+
+
 async def test_rates_of_a_partitioned_queue_are_those_of_all_partitions(make_queue: MakeQueue) -> None:
     queue = make_queue("events", partitions=4)
     made = pulse.Pulse([queue])
