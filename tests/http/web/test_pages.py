@@ -340,7 +340,34 @@ async def test_search_leads_to_a_job_by_its_id(queue: Queue, serve: Serve) -> No
         .headers["location"]
         .endswith("tag=tenant%3Dacme")
     )
+    assert (await client.get(link("/search", q="type:welcome"))).headers["location"] == "/jobs?type=welcome"
     assert (await client.get(link("/search", q="q"))).headers["location"] == "/queue?name=q"
+
+
+async def test_the_page_of_jobs_opens_on_the_latest_of_all_states(
+    make_queue: MakeQueue, serve: Serve
+) -> None:
+    emails, video = make_queue("emails"), make_queue("video")
+    failed = await fail_one(video, reason="no such picture")
+    await emails.add_many([("welcome", {"number": number}) for number in range(60)])
+    later = await emails.add("digest", {}, delay="1h")
+    client = await serve(emails, video)
+    page = (await client.get("/jobs")).text
+    assert re.search(r'aria-current="page">All<strong>62</strong>', page)
+    assert page.count("data-row") == 50
+    assert "62 jobs; the latest 50 are shown: choose a state for more" in page
+    assert f"id={later.id}" in page
+    one = (await client.get("/jobs?queue=video")).text
+    assert re.search(r'aria-current="page">All<strong>1</strong>', one)
+    assert f"id={failed}" in one
+    # Filters apply to every state.
+    found = (await client.get("/jobs?type=send")).text
+    assert found.count("data-row") == 1
+    assert f"id={failed}" in found
+    assert "No jobs match" in (await client.get("/jobs?type=none")).text
+    # Many of them are changed together, whatever their states are.
+    form = {"verb": "cancel", "every": "yes", "state": "all", "queue": "emails", "back": "/jobs"}
+    assert "Cancel 61 jobs?" in (await client.post("/jobs/bulk", data=form)).text
 
 
 async def test_a_page_of_jobs_goes_on_after_fifty(queue: Queue, serve: Serve) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from litestar import Request, get
@@ -42,6 +43,9 @@ STATES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 #: Those that have a tab with an exact count.
 TABS = ("ready", "running", "delayed", "pending", "completed", "failed")
+#: The state that a page without one shows: the jobs of every tab, latest change first.
+ALL = "all"
+STATES[ALL] = (tuple(WIRE), tuple(place for places in WIRE.values() for place in places))
 #: Filters beside state and queue, as they stand in the address.
 FILTERS = ("type", "reason", "tag", "correlation_id", "worker", "category", "since")
 
@@ -56,7 +60,7 @@ class Filters:
     """
 
     def __init__(self, given: Any) -> None:
-        self.state = str(given.get("state", "")) or "running"
+        self.state = str(given.get("state", "")) or ALL
         self.queue = str(given.get("queue", ""))
         self.texts = {name: str(given.get(name, "")).strip() for name in FILTERS}
         if self.state not in STATES:
@@ -65,13 +69,13 @@ class Filters:
     @property
     def is_plain(self) -> bool:
         """Whether only a state and a queue are chosen, so that nothing has to be searched."""
-        return not any(self.texts.values()) and self.state in TABS
+        return not any(self.texts.values()) and self.state in (*TABS, ALL)
 
-    def asked(self) -> dict[str, Any]:
-        """Returns the arguments of a search."""
+    def asked(self, state: str = "") -> dict[str, Any]:
+        """Returns the arguments of a search, by default in the page's own state."""
         texts = self.texts
         return {
-            "state": list(STATES[self.state][0]),
+            "state": list(STATES[state or self.state][0]),
             "wire": True,
             "name": texts["type"] or None,
             "reason": texts["reason"] or None,
@@ -97,7 +101,8 @@ class Filters:
 
     def address(self, **changed: Any) -> str:
         """Returns the address of a page with some filters changed; None removes one."""
-        return link("/jobs", **{"state": self.state, "queue": self.queue, **self.texts, **changed})
+        state = "" if self.state == ALL else self.state
+        return link("/jobs", **{"state": state, "queue": self.queue, **self.texts, **changed})
 
 
 class JobsPage(View):
@@ -116,18 +121,18 @@ class JobsPage(View):
         if self._filters.queue:
             self.service.queue(self._filters.queue)
         # A search reads many jobs: a page that searches is looked at less often.
-        self.every = 2.0 if self._filters.is_plain else 15.0
+        self.every = 15.0 if not self._filters.is_plain else 5.0 if self._filters.state == ALL else 2.0
 
     async def load(self) -> dict[str, Any]:
         """Reads a page of jobs."""
         filters = self._filters
         tracks = await self.tracks()
         chosen = [tracks[filters.queue]] if filters.queue else list(tracks.values())
-        counts = {state: sum(_count(track, state) for track in chosen) for state in TABS}
+        counts = {state: sum(_count(track, state) for track in chosen) for state in (ALL, *TABS)}
         found = await self._page(chosen, counts)
         return {
             "filters": filters,
-            "tabs": [(state, counts[state]) for state in TABS],
+            "tabs": [*counts.items()],
             "states": STATES,
             "is_first": not (self._cursor or self._first),
             **found,
@@ -135,6 +140,8 @@ class JobsPage(View):
 
     async def _page(self, chosen: list[Track], counts: dict[str, int]) -> dict[str, Any]:
         filters, service = self._filters, self.service
+        if filters.state == ALL:
+            return await self._of_all_states(chosen, counts[ALL])
         if filters.queue and filters.is_plain:
             return await self._by_place(service.queue(filters.queue), chosen[0], counts[filters.state])
         full = [track for track in chosen if _count(track, filters.state)]
@@ -150,6 +157,38 @@ class JobsPage(View):
             "matched": counts[filters.state] if filters.is_plain else found.matched,
             "exact": filters.is_plain or found.exact,
             "next": filters.address(cursor=found.next_cursor) if found.next_cursor else "",
+            "left_out": max(0, len(full) - MOST_QUEUES),
+        }
+
+    async def _of_all_states(self, chosen: list[Track], count: int) -> dict[str, Any]:
+        """Reads the latest jobs of every state. Each state is searched by itself: a long list must not use up
+        what may be read of the others.
+        """
+        filters = self._filters
+        full = sorted(
+            (track for track in chosen if _count(track, ALL)), key=lambda track: -_count(track, ALL)
+        )
+        scan = SCAN if filters.is_plain else FILTERED // len(TABS)
+        found = await asyncio.gather(
+            *(
+                listing.page(
+                    [self.service.queue(track.name) for track in full[:MOST_QUEUES] if _count(track, state)],
+                    filters.asked(state),
+                    ROWS,
+                    None,
+                    scan,
+                )
+                for state in TABS
+            )
+        )
+        # A job that moved meanwhile is met twice.
+        jobs = {(job.queue, job.id): job for one in found for job in one.jobs}
+        matched = count if filters.is_plain else sum(one.matched for one in found)
+        return {
+            "jobs": sorted(jobs.values(), key=lambda job: job.updated_at, reverse=True)[:ROWS],
+            "matched": matched,
+            "exact": filters.is_plain or all(one.exact for one in found),
+            "next": "",
             "left_out": max(0, len(full) - MOST_QUEUES),
         }
 
@@ -174,6 +213,8 @@ class JobsPage(View):
 
 
 def _count(track: Track, state: str) -> int:
+    if state == ALL:  # jobs that wait for their group's turn are among the delayed ones of the wire
+        return sum(track.sample.counts.values())
     return sum(track.count(place) for place in STATES[state][1])
 
 
@@ -194,9 +235,7 @@ async def search(request: Request[Any, Any, Any], service: Api) -> Response[None
     if not text:
         place = "/jobs"
     elif separator and name in (*FILTERS, "state", "queue"):
-        place = link(
-            "/jobs", **{"state": "failed" if name in ("reason", "category") else "completed", name: value}
-        )
+        place = link("/jobs", **{"state": "failed" if name in ("reason", "category") else "", name: value})
     elif text in service.queues:
         place = link("/queue", name=text)
     else:

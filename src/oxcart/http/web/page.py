@@ -109,6 +109,7 @@ _STATES = {
     "dead_letter": "Dead letter",
     "cancelled": "Cancelled",
     "ready": "Scheduled",
+    "all": "All",
 }
 
 
