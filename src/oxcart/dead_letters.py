@@ -38,13 +38,15 @@ _NOT_DEAD = (
 class Which(TypedDict, total=False):
     """A filter of dead letters; a key that is left out matches all.
 
-    Keys: ``name`` (one or several), ``category`` of the last failure (one or several), ``tags`` (all of
-    them), ``correlation_id``; of their end ``older_than`` and ``newer_than`` (ages), or ``since`` and
-    ``until`` (times, or how long ago); ``permanent`` adds jobs that failed for good.
+    Keys: ``name`` (one or several), ``category`` of the last failure (one or several), ``reason`` (a part of
+    the failure's text or code, in any case of ASCII letters), ``tags`` (all of them), ``correlation_id``; of
+    their end ``older_than`` and ``newer_than`` (ages), or ``since`` and ``until`` (times, or how long ago);
+    ``permanent`` adds jobs that failed for good.
     """
 
     name: str | Iterable[str] | None
     category: str | Iterable[str] | None
+    reason: str | None
     tags: Mapping[str, str] | None
     correlation_id: str | None
     older_than: Duration | None

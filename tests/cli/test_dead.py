@@ -30,6 +30,12 @@ def test_list_and_show(ox: Commands, clean: ValkeyServer) -> None:
     die(clean, "c", category="permanent")
     assert [job["id"] for job in ox("dead", "list", "mail", "--json").json] == ["b", "a"]
     assert [job["id"] for job in ox("dead", "list", "mail", "--tag", "id=a", "--json").json] == ["a"]
+    assert [job["id"] for job in ox("dead", "list", "mail", "--reason", "LATE", "--json").json] == ["b", "a"]
+    assert ox("dead", "list", "mail", "--reason", "never", "--json").json == []
+    assert (
+        ox("dead", "replay", "mail", "--all", "--reason", "never").out
+        == "mail: 0 dead letters will run again\n"
+    )
     table = ox("dead", "list", "mail", "--oldest", "--category", "timeout")
     assert "timeout" in table.out
     assert table.out.index("a ") < table.out.index("b ")

@@ -400,6 +400,8 @@ async def test_dead_letters_are_found_replayed_and_purged(venue: Venue) -> None:
         found = await queue.dead_letters.list(tags={"tenant": "b"})
         assert {job.id for job in found} == {jobs[1].id, jobs[2].id}
         assert (await queue.dead_letters.get(jobs[0].id)).failed_reason == "no a"
+        for text, count in (("NO B", 2), ("o c", 1), ("no d", 0), ("%a", 0), ("", 4)):
+            assert await queue.dead_letters.count(reason=text) == count, text
         dry = await queue.dead_letters.replay_all(tags={"tenant": "b"}, dry_run=True)
         assert (dry.matched, dry.done) == (2, 0)
         fail[0] = False

@@ -154,7 +154,11 @@ async def test_jobs_are_cancelled_retried_searched_and_removed(remote: Queue, qu
     found = await remote.jobs.search(state="dead_letter", name="fails", reason="NO")
     assert ([job.id for job in found.jobs], found.matched, found.exact) == ([failing.id], 1, True)
     assert [job.id for job in await remote.dead_letters.list()] == [failing.id]
+    assert [job.id for job in await remote.dead_letters.list(reason="N")] == [failing.id]
+    assert await remote.dead_letters.list(reason="full") == []
+    assert await remote.dead_letters.list(correlation_id="order-1") == []
     assert (await remote.dead_letters.replay_all(dry_run=True)).matched == 1
+    assert (await remote.dead_letters.purge_all(reason="full")).matched == 0
     await failing.retry(reset=True)
     assert await failing.state() == "waiting"
     assert (await remote.jobs.cancel_all(name="fails")).cancelled == 1

@@ -10,7 +10,7 @@ import typer
 from oxcart.cli import output, settings
 from oxcart.cli.cancel import CorrelationOption, DryRunOption, NameOption, TagOption, tags_of
 from oxcart.cli.exits import USAGE, CommandError
-from oxcart.cli.find import CategoryOption, SinceOption, UntilOption, UtcOption
+from oxcart.cli.find import CategoryOption, ReasonOption, SinceOption, UntilOption, UtcOption
 from oxcart.cli.jobs import as_document, each, report, show_job
 from oxcart.cli.operations import LimitOption, YesOption, ask, with_bar
 from oxcart.cli.queues import require
@@ -41,6 +41,7 @@ def list_(
     queue: QueueArgument,
     name: NameOption = None,
     category: CategoryOption = None,
+    reason: ReasonOption = None,
     tag: TagOption = None,
     correlation_id: CorrelationOption = None,
     since: SinceOption = None,
@@ -54,7 +55,9 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List dead letters, newest first."""
-    which = _which(name, category, tag, correlation_id, since, until, older_than, newer_than, permanent)
+    which = _which(
+        name, category, reason, tag, correlation_id, since, until, older_than, newer_than, permanent
+    )
 
     found = settings.on_queue(
         ctx,
@@ -111,6 +114,7 @@ def replay(
     every: AllOption = False,
     name: NameOption = None,
     category: CategoryOption = None,
+    reason: ReasonOption = None,
     tag: TagOption = None,
     correlation_id: CorrelationOption = None,
     since: SinceOption = None,
@@ -128,7 +132,9 @@ def replay(
     as_json: JsonOption = False,
 ) -> None:
     """Let dead letters run again."""
-    which = _which(name, category, tag, correlation_id, since, until, older_than, newer_than, permanent)
+    which = _which(
+        name, category, reason, tag, correlation_id, since, until, older_than, newer_than, permanent
+    )
     _check(job_ids, every, bool(which.keys() - {"permanent"} or dry_run or limit or rate))
     reset = not keep_attempts
     if job_ids:
@@ -160,6 +166,7 @@ def purge(
     every: AllOption = False,
     name: NameOption = None,
     category: CategoryOption = None,
+    reason: ReasonOption = None,
     tag: TagOption = None,
     correlation_id: CorrelationOption = None,
     since: SinceOption = None,
@@ -173,7 +180,9 @@ def purge(
     as_json: JsonOption = False,
 ) -> None:
     """Remove dead letters for good."""
-    which = _which(name, category, tag, correlation_id, since, until, older_than, newer_than, permanent)
+    which = _which(
+        name, category, reason, tag, correlation_id, since, until, older_than, newer_than, permanent
+    )
     _check(job_ids, every, bool(which.keys() - {"permanent"} or dry_run or limit))
     if not dry_run:
         ask(f"Remove {'these' if job_ids else 'all such'} dead letters of queue {queue} for good?", yes)
@@ -202,6 +211,7 @@ def purge(
 def _which(
     name: list[str] | None,
     category: list[str] | None,
+    reason: str | None,
     tag: list[str] | None,
     correlation_id: str | None,
     since: str | None,
@@ -217,6 +227,8 @@ def _which(
         given["name"] = name
     if category:
         given["category"] = category
+    if reason is not None:
+        given["reason"] = reason
     if tag:
         given["tags"] = tags_of(tag)
     if correlation_id is not None:

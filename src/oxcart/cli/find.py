@@ -239,7 +239,7 @@ def _changed(job: Job) -> int:
 
 
 def _outcome(job: Job, place: str) -> Any:
-    from oxcart.model.search import failure_of
+    from oxcart.model.filter import failure_of
 
     return (
         job.put_off

@@ -72,7 +72,7 @@ def _as_document(view: FlowView) -> dict[str, Any]:
 
 def _lines(view: FlowView, before: str, under: str, seen: set[tuple[str, str]], wire: bool) -> list[str]:
     from oxcart.cli.drawing import state_of
-    from oxcart.model.search import failure_of
+    from oxcart.model.filter import failure_of
 
     job = view.job
     reason = failure_of(job)

@@ -352,7 +352,8 @@ class Top(App[None]):
 
 
 def _row(job: Job) -> tuple[Any, ...]:
-    from oxcart.model.search import changed_ms, failure_of
+    from oxcart.model.filter import failure_of
+    from oxcart.model.search import changed_ms
 
     failure = (failure_of(job) or "").partition("\n")[0]
     return (
@@ -366,7 +367,7 @@ def _row(job: Job) -> tuple[Any, ...]:
 
 
 def _facts(job: Job) -> str:
-    from oxcart.model.search import failure_of
+    from oxcart.model.filter import failure_of
 
     rows = {
         "job": job.id,

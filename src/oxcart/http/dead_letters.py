@@ -28,6 +28,7 @@ class Choice(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     type: list[str] | None = None
     category: list[str] | None = None
+    reason: Annotated[str | None, Meta(description="A part of the failure's text or code.")] = None
     tags: dict[str, str] | None = None
     correlation_id: str | None = None
     older_than: values.GoDuration | None = None
@@ -71,12 +72,21 @@ async def dead_letters(
         list[str] | None, QueryParameter(name="type", description="Only these types.")
     ] = None,
     category: Annotated[list[str] | None, QueryParameter(description="Only these categories.")] = None,
+    reason: Annotated[
+        str | None, QueryParameter(description="Only those whose failure contains this text.")
+    ] = None,
     tag: Tag = None,
+    correlation_id: FromQuery[str | None] = None,
     limit: FromQuery[int] = 100,
 ) -> DeadPage:
     """Lists jobs that used up their attempts or their lifetime."""
     found = await service.queue(name).dead_letters.list(
-        limit=values.check_page_size(limit, MAX_PAGE), name=job_type, category=category, tags=tags_of(tag)
+        limit=values.check_page_size(limit, MAX_PAGE),
+        name=job_type,
+        category=category,
+        reason=reason,
+        tags=tags_of(tag),
+        correlation_id=correlation_id,
     )
     return DeadPage(jobs=[values.job_body(job, name) for job in found], count=len(found))
 
@@ -141,6 +151,7 @@ def _which(data: Choice) -> Which:
     return {
         "name": data.type,
         "category": data.category,
+        "reason": data.reason,
         "tags": data.tags,
         "correlation_id": data.correlation_id,
         "older_than": _seconds(data.older_than, "older_than"),

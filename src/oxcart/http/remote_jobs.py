@@ -335,18 +335,20 @@ class RemoteDeadLetters(DeadLetters):
         """Returns dead letters, newest first.
 
         Raises:
-            NotSupported: ``oldest``, or a filter other than name, category and tags.
+            NotSupported: ``oldest``, or a filter by time or ``permanent``.
         """
-        known = {"name", "category", "tags"}
+        known = {"name", "category", "reason", "tags", "correlation_id"}
         if oldest or which.keys() - known:
-            raise unsupported("dead_letters", "oldest, and filters other than name, category and tags")
+            raise unsupported("dead_letters", "oldest, and filters by time and permanent")
         tags = which.get("tags") or {}
-        params = {
-            "limit": limit,
-            "type": _texts(which.get("name")),
-            "category": _texts(which.get("category")),
-            "tag": [f"{key}={value}" for key, value in tags.items()],
-        }
+        params = _chosen(
+            limit=limit,
+            type=_texts(which.get("name")),
+            category=_texts(which.get("category")),
+            reason=which.get("reason"),
+            tag=[f"{key}={value}" for key, value in tags.items()],
+            correlation_id=which.get("correlation_id"),
+        )
         answer = await _remote(self._queue).client.send("GET", self._path, params=params)
         return [job_of(body) for body in msgspec.json.decode(answer.content, type=_Letters).jobs]
 
@@ -378,11 +380,20 @@ class RemoteDeadLetters(DeadLetters):
 
     async def _many(self, verb: str, body: dict[str, Any], which: Which) -> DeadDone:
         given: dict[str, Any] = dict(which)
-        if given.keys() - {"name", "category", "tags", "correlation_id", "older_than", "newer_than"}:
+        if given.keys() - {
+            "name",
+            "category",
+            "reason",
+            "tags",
+            "correlation_id",
+            "older_than",
+            "newer_than",
+        }:
             raise unsupported("dead_letters", "rate, since, until and permanent for dead letters")
         body |= _chosen(
             type=_texts(given.get("name")),
             category=_texts(given.get("category")),
+            reason=given.get("reason"),
             tags=dict(given.get("tags") or {}),
             correlation_id=given.get("correlation_id"),
             older_than=_span(given.get("older_than"), "older_than"),

@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from oxcart.http.times import rfc3339
 from oxcart.model.errors import ValidationError
+from oxcart.model.filter import failure_of
 from oxcart.model.job import Job
-from oxcart.model.search import failure_of
 from oxcart.model.state import TERMINAL, State
 
 Time = Annotated[

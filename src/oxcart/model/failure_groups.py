@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from oxcart.model.filter import failure_of
 from oxcart.model.job import Job
-from oxcart.model.search import changed_ms, failure_of
+from oxcart.model.search import changed_ms
 
 #: The longest reason that is compared.
 LONGEST = 500

@@ -1,4 +1,4 @@
-"""Filters for bulk operations: by name, category, tags, correlation id, age and time."""
+"""Filters for bulk operations: by name, failure, tags, correlation id, age and time."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         names: The job's name is one of these.
         categories: The category of its failure is one of these.
+        reason: Its failure, or the failure's code, contains this text, in any case.
         tags: It has all of these tags, with these values.
         correlation_id: Its correlation id equals this.
         since_ms: Its time is this or later.
@@ -31,6 +32,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 
     names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
+    reason: str | None = None
     tags: Mapping[str, str] = {}
     correlation_id: str | None = None
     since_ms: int | None = None
@@ -44,6 +46,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
         now_ms: int,
         name: str | Iterable[str] | None = None,
         category: str | Iterable[str] | None = None,
+        reason: str | None = None,
         tags: Mapping[str, str] | None = None,
         correlation_id: str | None = None,
         older_than: Duration | None = None,
@@ -55,9 +58,11 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
         """Parses and checks a user's arguments.
 
         Raises:
-            ValidationError: A category is unknown, an age, a time or a tag is invalid, or both an age and a
-                time bound the same side.
+            ValidationError: A category is unknown, a text is none, an age, a time or a tag is invalid, or
+                both an age and a time bound the same side.
         """
+        if reason is not None and not isinstance(reason, str):
+            raise ValidationError("reason", "text", reason)
         categories = read_texts(category, "category")
         known = [each.value for each in Category]
         for each in categories:
@@ -66,6 +71,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             names=read_texts(name, "name"),
             categories=categories,
+            reason=reason or None,
             tags=check_tags(tags or {}, "tags"),
             correlation_id=None
             if correlation_id is None
@@ -80,6 +86,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
         return (
             (not self.names or job.name in self.names)
             and (not self.categories or job.category in self.categories)
+            and (not self.reason or _has_reason(job, self.reason))
             and all(job.tags.get(name) == value for name, value in self.tags.items())
             and (self.correlation_id is None or job.correlation_id == self.correlation_id)
             and (self.since_ms is None or at_ms >= self.since_ms)
@@ -93,6 +100,9 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
             given["names"] = self.names
         if self.categories:
             given["categories"] = self.categories
+        if self.reason:
+            # Lua knows the case of ASCII letters only.
+            given["reason"] = "".join(each.lower() if each.isascii() else each for each in self.reason)
         if self.tags:
             given["tags"] = self.tags
         if self.correlation_id is not None:
@@ -104,6 +114,16 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
         if self.permanent:
             given["permanent"] = True
         return _json.encode(given) if given else b""
+
+
+def _has_reason(job: Job, text: str) -> bool:
+    wanted = text.casefold()
+    return any(wanted in part.casefold() for part in (failure_of(job) or "", job.extra.get("ox:code", "")))
+
+
+def failure_of(job: Job) -> str | None:
+    """Returns why a job failed, or that no worker can decode it; None if neither."""
+    return job.failed_reason or (f"cannot be decoded: {job.fault}" if job.fault else None)
 
 
 def _bound(age: Duration | None, age_field: str, at: When | None, field: str, now_ms: int) -> int | None:

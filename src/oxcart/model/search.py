@@ -89,12 +89,10 @@ class JobSearch(JobFilter, frozen=True, kw_only=True):
     """What a job must match: all conditions that are set.
 
     Attributes:
-        reason: Its failure contains this text, in any case.
         workers: The worker that claimed it last matches one of these patterns (``web-*``).
         priorities: Its priority is one of these numbers of the wire.
     """
 
-    reason: str | None = None
     workers: tuple[str, ...] = ()
     priorities: tuple[int, ...] = ()
 
@@ -118,12 +116,11 @@ class JobSearch(JobFilter, frozen=True, kw_only=True):
         Raises:
             ValidationError: A category is unknown, a text is none, or a time, a tag or a priority is invalid.
         """
-        if reason is not None and not isinstance(reason, str):
-            raise ValidationError("reason", "text", reason)
         plain = JobFilter.build(
             now_ms=now_ms,
             name=name,
             category=category,
+            reason=reason,
             tags=tags,
             correlation_id=correlation_id,
             since=since,
@@ -135,7 +132,6 @@ class JobSearch(JobFilter, frozen=True, kw_only=True):
                 raise ValidationError("priority", "an integer, at least 0", number)
         return cls(
             **msgspec.structs.asdict(plain),
-            reason=reason,
             workers=read_texts(worker, "worker"),
             priorities=numbers,
         )
@@ -163,22 +159,10 @@ class JobSearch(JobFilter, frozen=True, kw_only=True):
         return (
             super().fits(job, at_ms)
             and (not self.priorities or job.priority in self.priorities)
-            and (not self.reason or _has_reason(job, self.reason))
             and (
                 not self.workers or any(fnmatchcase(job.worker_id or "", pattern) for pattern in self.workers)
             )
         )
-
-
-def _has_reason(job: Job, text: str) -> bool:
-    """Returns whether a text is part of a job's failure, or of the failure's code, in any case."""
-    wanted = text.casefold()
-    return any(wanted in part.casefold() for part in (failure_of(job) or "", job.extra.get("ox:code", "")))
-
-
-def failure_of(job: Job) -> str | None:
-    """Returns why a job failed, or that no worker can decode it; None if neither."""
-    return job.failed_reason or (f"cannot be decoded: {job.fault}" if job.fault else None)
 
 
 def changed_ms(job: Job) -> int:

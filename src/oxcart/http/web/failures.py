@@ -20,8 +20,9 @@ from oxcart.http.web import forms
 from oxcart.http.web.actions import LISTED, MOST, read_form, run_bulk
 from oxcart.http.web.dashboard import View, Web, page
 from oxcart.model.failure_groups import mask, raised_in
+from oxcart.model.filter import failure_of
 from oxcart.model.job import Job
-from oxcart.model.search import JobSearch, changed_ms, choose_lists, failure_of
+from oxcart.model.search import JobSearch, changed_ms, choose_lists
 from oxcart.queue import Queue
 
 #: Failed jobs of one queue that the page reads, and queues.

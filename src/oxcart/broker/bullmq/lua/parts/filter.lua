@@ -2,6 +2,7 @@
 --
 -- names       list: the job's name is one of them
 -- categories  list: `ox:category` is one of them
+-- reason      text in lower case: the failure or its code contains it, in any case of ASCII letters
 -- tags        object: the job has all of these tags with these values
 -- correlation text: `ox:corr` is this
 -- since, before  ms: the time in the field that the caller passes
@@ -30,6 +31,15 @@ local function has_tags(wanted, text)
   return true
 end
 
+local function has_reason(key, wanted)
+  for _, text in ipairs(call("HMGET", key, "failedReason", "ox:code")) do
+    if text and string.find(string.lower(text), wanted, 1, true) then
+      return true
+    end
+  end
+  return false
+end
+
 -- `time_field` is the hash field that `since` and `before` compare.
 local function read_filter(text, time_field)
   local filter = text ~= "" and cjson.decode(text) or {}
@@ -46,6 +56,9 @@ local function is_chosen(filter, key)
     return false
   end
   if filter.categories and not one_of(filter.categories, job[2] or "") then
+    return false
+  end
+  if filter.reason and not has_reason(key, filter.reason) then
     return false
   end
   if filter.tags and not has_tags(filter.tags, job[3]) then
