@@ -111,6 +111,7 @@ PAGES: dict[str, str | None] = {
     "GET /limits": "observer",
     "GET /limits/events": "observer",
     "POST /limits/set": "operator",
+    "POST /limits/set-part": "operator",
     "GET /history": "observer",
     "GET /audit": "admin",
     "GET /static/{file}": None,

@@ -252,6 +252,53 @@ async def test_limits_are_shown_and_set(queue: Queue, serve: Serve) -> None:
     assert await queue.limits.concurrency() == 5
 
 
+async def test_limits_of_types_keys_and_groups_are_set_and_removed(queue: Queue, serve: Serve) -> None:
+    client = await serve(queue)
+    form = {"queue": "q", "back": "/limits"}
+
+    async def put(status: int = 303, **fields: str) -> str:
+        answer = await client.post("/limits/set-part", data={**form, **fields})
+        assert answer.status_code == status, fields
+        return answer.text
+
+    await put(of="type", name="refund", concurrent="2", per_minute="30")
+    limit = (await queue.limits.type_limits())["refund"]
+    assert (limit.concurrent, limit.per_minute) == (2, 30)
+    await put(of="type", name="refund")
+    assert await queue.limits.type_limits() == {}
+    await put(of="key", per_minute="9")
+    key = await queue.limits.key_limit()
+    assert key is not None
+    assert (key.concurrent, key.per_minute) == (None, 9)
+    await put(of="key")
+    assert await queue.limits.key_limit() is None
+    await put(of="groups", concurrent="5")
+    await put(of="group", name="acme", concurrent="0", weight="2.5")
+    assert (await queue.groups.settings()).concurrent == 5
+    acme = await queue.groups.settings("acme")
+    assert (acme.concurrent, acme.per_minute, acme.weight) == (0, None, 2.5)
+    await put(of="group", name="acme")
+    assert (await queue.groups.settings("acme")).concurrent is None
+    # Wrong fields are named, and change nothing.
+    for fields, word in (
+        ({"of": "type"}, "name must be"),
+        ({"of": "lane", "name": "x"}, "of must be"),
+        ({"of": "groups", "weight": "2"}, "weight must be"),
+        ({"of": "group", "name": "acme", "weight": "heavy"}, "weight must be"),
+        ({"of": "key", "concurrent": "0"}, "concurrent must be"),
+    ):
+        assert word in await put(400, **fields)
+    assert (await queue.groups.settings()).concurrent == 5
+    # The page of the queue leads to the form, which knows the group.
+    await queue.add_many([("send", {}, {"group": "<b>&"})] * 30)
+    page = (await client.get("/queue?name=q")).text
+    found = re.search(r'href="(/limits\?queue=q&amp;of=group&amp;name=[^"#]*)#change-part"', page)
+    assert found is not None
+    limits = (await client.get(found[1].replace("&amp;", "&"))).text
+    assert 'value="&lt;b&gt;&amp;"' in limits
+    assert re.search(r'<option value="group" selected>', limits)
+
+
 async def test_workers_show_abilities_and_jobs_that_nobody_can_do(
     make_queue: MakeQueue, serve: Serve
 ) -> None:

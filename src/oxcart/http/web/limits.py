@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from oxcart.http.audit import note
 from oxcart.http.service import Service
 from oxcart.http.times import parse_go_ms
 from oxcart.http.web.actions import Fields, action
@@ -12,6 +13,13 @@ from oxcart.model.errors import ValidationError
 
 #: Queues that the page lists.
 MOST_QUEUES = 40
+#: What a limit of a part of a queue applies to, and the words of the form.
+PARTS = {
+    "type": "a job type",
+    "key": "each limit key",
+    "groups": "each group",
+    "group": "one group",
+}
 
 
 class LimitsPage(View):
@@ -22,6 +30,10 @@ class LimitsPage(View):
     parts = ("limits",)
     every = 5.0
     nav = "limits"
+
+    def read_address(self) -> None:
+        """Reads what the form begins with."""
+        self._chosen = {name: self.query.get(name, "") for name in ("queue", "of", "name")}
 
     async def load(self) -> dict[str, Any]:
         """Reads the limits of all queues."""
@@ -56,7 +68,13 @@ class LimitsPage(View):
             )
         )
         left_out = max(0, len(self.service.queues) - MOST_QUEUES)
-        return {"rows": rows, "unlimited": unlimited, "left_out": left_out}
+        return {
+            "rows": rows,
+            "unlimited": unlimited,
+            "left_out": left_out,
+            "of": PARTS,
+            "chosen": self._chosen,
+        }
 
 
 async def _set(service: Service, fields: Fields) -> tuple[str, int]:
@@ -75,10 +93,50 @@ async def _set(service: Service, fields: Fields) -> tuple[str, int]:
     return "limited", 1
 
 
-def _number(text: str, field: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1_000_000_000):
-        raise ValidationError(field, "an integer from 1 to 1000000000", text)
+async def _set_part(service: Service, fields: Fields) -> tuple[str, int]:
+    queue, of, name = (fields.get(field, "") for field in ("queue", "of", "name"))
+    found = service.queue(queue)
+    if of not in PARTS:
+        raise ValidationError("of", f"one of {', '.join(PARTS)}", of)
+    if of == "type" and not name:
+        raise ValidationError("name", "the name of a job type", name)
+    note(of=of, name=name)
+    given = {field: fields.get(field, "").strip() for field in ("concurrent", "per_minute", "weight")}
+    if given["weight"] and of != "group":
+        raise ValidationError("weight", "left out: only one group has a weight", given["weight"])
+    # Groups know 0 as "unlimited, whatever the limit of all groups is".
+    least = 0 if of == "group" else 1
+    concurrent, per_minute = (
+        _number(given[field], field, least) if given[field] else None
+        for field in ("concurrent", "per_minute")
+    )
+    if of == "group":
+        weight = _weight(given["weight"]) if given["weight"] else None
+        await found.groups.set(name, concurrent=concurrent, per_minute=per_minute, weight=weight)
+    elif of == "groups":
+        await found.groups.set_all(concurrent=concurrent, per_minute=per_minute)
+    elif of == "type" and concurrent is None and per_minute is None:
+        await found.limits.remove_type_limit(name)
+    elif of == "type":
+        await found.limits.set_type_limit(name, concurrent=concurrent, per_minute=per_minute)
+    elif concurrent is None and per_minute is None:
+        await found.limits.remove_key_limit()
+    else:
+        await found.limits.set_key_limit(concurrent=concurrent, per_minute=per_minute)
+    return "limited", 1
+
+
+def _weight(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValidationError("weight", "a number from 0.001 to 1000", text) from None
+
+
+def _number(text: str, field: str, least: int = 1) -> int:
+    if not (text.isascii() and text.isdigit() and least <= int(text) <= 1_000_000_000):
+        raise ValidationError(field, f"an integer from {least} to 1000000000", text)
     return int(text)
 
 
-ROUTES = [*page("/limits", LimitsPage), action("/limits/set", _set)]
+ROUTES = [*page("/limits", LimitsPage), action("/limits/set", _set), action("/limits/set-part", _set_part)]
