@@ -28,6 +28,10 @@ CURRENT_IS_HIDDEN = """(() => {
   return Boolean(place && place.width && (place.left < 0 || place.right > innerWidth));
 })()"""
 
+#: The names of tables that are wider than their place.
+CUT_OFF = """[...document.querySelectorAll('.scroll')]
+  .filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.ariaLabel)"""
+
 
 class Inspector:
     """Looks for violations of WCAG 2.2, levels A and AA, with axe-core."""
@@ -60,6 +64,8 @@ class Inspector:
                 if phone:
                     wider = self.page.evaluate("document.documentElement.scrollWidth > innerWidth")
                     self.broken.extend([f"{name} is wider than a phone"] if wider else [])
+                    cut = self.page.evaluate(CUT_OFF)
+                    self.broken.extend(f"{name} cuts off the table {table} on a phone" for table in cut)
                     hidden = self.page.evaluate(CURRENT_IS_HIDDEN)
                     self.broken.extend([f"{name} hides the name of the page on a phone"] if hidden else [])
 

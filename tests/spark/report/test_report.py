@@ -22,6 +22,7 @@ from oxcart.spark.report.overview import sentences
 from oxcart.spark.report.page import page
 from oxcart.spark.report.text import lines
 from tests.browser import Browser
+from tests.spark.report.made_up import made_up
 from tests.spark.report.picture import draw
 from tests.spark.story import the_day
 
@@ -224,6 +225,33 @@ def test_a_lake_without_a_day_is_no_error(spark: SparkSession, tmp_path: Path) -
     empty = collect(Tables(spark, Lake(tmp_path)))
     assert empty.day == ""
     assert "No day yet" in page(empty)
+
+
+def test_charts_are_legible_on_a_phone(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    file.write_text(page(made_up(2)), encoding="utf-8")
+    with Browser() as browser:
+        opened = browser.page()
+        opened.call(
+            "Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=True
+        )
+        opened.goto(file.as_uri())
+        assert opened.evaluate("document.documentElement.scrollWidth") == 400
+        charts = opened.evaluate(
+            """[...document.querySelectorAll("figure svg")].map(chart =>
+                [...chart.querySelectorAll("text")].map(text => text.getBoundingClientRect())
+                .filter(box => box.width).map(box => [box.left, box.top, box.right, box.bottom]))"""
+        )
+    assert len(charts) == 6
+    for labels in charts:
+        assert len(labels) >= 6
+        for number, (left, top, right, bottom) in enumerate(labels):
+            assert bottom - top >= 10
+            assert left >= 0
+            assert right <= 400
+            for other in labels[:number]:
+                apart = other[2] <= left or right <= other[0] or other[3] <= top or bottom <= other[1]
+                assert apart, (labels, number)
 
 
 def test_the_picture_of_the_docs_is_drawn_by_its_command(spark: SparkSession, tmp_path: Path) -> None:

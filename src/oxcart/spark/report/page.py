@@ -48,6 +48,12 @@ th, td { text-align: right; padding: .25rem .6rem; border-bottom: 1px solid var(
 th, td { white-space: nowrap; vertical-align: top; }
 th.t, td.t { text-align: left; } td.t { white-space: normal; overflow-wrap: anywhere; min-width: 6rem; }
 svg { width: 100%; height: auto; } svg text { font-size: 11px; fill: var(--soft); }
+@media (max-width: 620px) {
+  body { margin: 1rem auto; }
+  svg { overflow: visible; } svg text { font-size: 24px; }
+  /* Every other label of time: the first three are of values. */
+  svg text:nth-of-type(2n + 5) { display: none; }
+}
 """
 
 
