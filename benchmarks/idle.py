@@ -5,7 +5,9 @@ some seconds: commands that the server executed, those of scripts included, call
 directions, connections, and the processor time of the server and of the process with the workers. Counts need
 no quiet machine.
 
-    python -m benchmarks.idle [--rows 1x1 1000x10 10000x1] [--seconds 20] [--check]
+A row that ends in ``a`` has workers with abilities, which look for lanes as well.
+
+    python -m benchmarks.idle [--rows 1x1 1000x10 10000x1 100x10a] [--seconds 20] [--check]
 """
 
 from __future__ import annotations
@@ -23,9 +25,10 @@ from tests.servers import ValkeyServer
 
 ROOT = Path(__file__).parents[1]
 LONGEST_START = 120.0
-ROWS = ("1x1", "1x10", "100x10", "1000x10", "10000x1")
+ROWS = ("1x1", "1x10", "100x10", "1000x10", "10000x1", "1x10a", "100x10a", "1000x10a")
 #: Most commands a second of a row. A fleet over them has lost its election, or asks queue by queue.
 BOUNDS = {"1x1": 40, "1x10": 400, "100x10": 600, "1000x10": 1_500, "10000x1": 3_000}
+BOUNDS |= {"1x10a": 500, "100x10a": 600, "1000x10a": 1_500}
 
 
 class Row(NamedTuple):
@@ -46,7 +49,7 @@ class Row(NamedTuple):
     """
 
     queues: int
-    workers: int
+    workers: str
     commands: float
     calls: float
     received: float
@@ -74,9 +77,9 @@ HEAD = (
 )
 
 
-async def serve(url: str, queues: int, workers: int) -> None:
+async def serve(url: str, queues: int, workers: int, routed: bool) -> None:
     """Runs the workers until its input ends."""
-    from oxcart import Queue, Worker
+    from oxcart import Abilities, Queue, Worker
 
     async def nothing() -> None:
         pass
@@ -87,7 +90,8 @@ async def serve(url: str, queues: int, workers: int) -> None:
         served = [Queue(f"q{number:05}", url=url) for number in range(queues)]
         for queue in served:
             queue.fallback(nothing)
-        crew.append(Worker(*served, concurrency=10))
+        abilities = Abilities(capabilities=("gpu",)) if routed else None
+        crew.append(Worker(*served, concurrency=10, abilities=abilities))
     running = [asyncio.create_task(worker.run()) for worker in crew]
     for worker in crew:
         await worker.started.wait()
@@ -98,13 +102,16 @@ async def serve(url: str, queues: int, workers: int) -> None:
     await asyncio.gather(*running)
 
 
-def measure(queues: int, workers: int, seconds: float, settle: float) -> Row:
+def measure(queues: int, workers: int, seconds: float, settle: float, *, routed: bool = False) -> Row:
     """Runs one row."""
     with ValkeyServer(maxclients=60000) as server:
         client = server.client()
         began = time.monotonic()
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.idle", "--serve", server.url, str(queues), str(workers)],
+            [
+                *(sys.executable, "-m", "benchmarks.idle", "--serve"),
+                *(server.url, str(queues), str(workers), "a" if routed else ""),
+            ],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -124,7 +131,14 @@ def measure(queues: int, workers: int, seconds: float, settle: float) -> Row:
             connections = int(client.info("clients")["connected_clients"]) - 1
             memory = _memory(process.pid)
             return Row(
-                *(queues, workers, commands, scripts, received, sent),
+                *(
+                    queues,
+                    f"{workers}{' with abilities' if routed else ''}",
+                    commands,
+                    scripts,
+                    received,
+                    sent,
+                ),
                 *(connections, server_ms, workers_ms, memory, start),
             )
         finally:
@@ -175,17 +189,17 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--settle", type=float, default=40, help="seconds before it counts")
     parser.add_argument("--check", action="store_true", help="exit 1 when a row is over its bound")
-    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
-        url, queues, workers = args.serve
-        asyncio.run(serve(url, int(queues), int(workers)))
+        url, queues, workers, routed = args.serve
+        asyncio.run(serve(url, int(queues), int(workers), bool(routed)))
         return 0
     print(HEAD, flush=True)
     over = []
     for row in args.rows:
-        queues, workers = map(int, row.split("x"))
-        found = measure(queues, workers, args.seconds, args.settle)
+        queues, workers = map(int, row.removesuffix("a").split("x"))
+        found = measure(queues, workers, args.seconds, args.settle, routed=row.endswith("a"))
         print(found.line, flush=True)
         if found.commands > BOUNDS.get(row, float("inf")):
             over.append(f"{row}: {found.commands:,.0f} commands/s, at most {BOUNDS[row]:,}")

@@ -301,7 +301,7 @@ class TestHolding:
         abilities = Abilities(capabilities="other")
         # It ticks first, and often.
         async with Worker(queue, abilities=abilities, recover=False).running() as first:
-            await eventually(lambda: first._mesh._lanes[0]._version >= 0, "it tends the lanes")
+            await eventually(lambda: first._mesh._lanes[0].version >= 0, "it tends the lanes")
             lost = queue._core.open_broker()
             assert isinstance(lost, BullMQBroker)
             handle = await queue.add("n", target=GPU)

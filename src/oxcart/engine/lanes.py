@@ -7,6 +7,8 @@ wakes it for every add to a lane. A tick finds lanes that were missed.
 Once a second one of the workers maintains all lanes of the queue. It promotes due jobs, recovers stalled
 jobs, ends expired jobs and releases dependents. It removes lanes that stay empty, drops
 entries of ids whose jobs are gone, and scans for lanes that peers have made.
+
+With many queues on a server a queue without lanes hardly ticks: a watch finds its first lane.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ MARKERS = 32
 SCANS = 20
 #: Steps of the sweep of custom ids per tick, each of about a hundred.
 SWEEPS = 10
+#: Seconds between two ticks of a queue without lanes that a watch looks after.
+CALM = 600.0
 
 
 class Lanes(Looper):
@@ -51,6 +55,7 @@ class Lanes(Looper):
         registered: Set once the worker is in the registry.
         check: Makes the stalled check of a lane; None if this worker does not check.
         outage: When the server counts as having been away; None if this worker does not check.
+        watched: Whether a watch finds new lanes, so that a queue without lanes need not tick.
     """
 
     name = "tending of lanes"
@@ -69,11 +74,12 @@ class Lanes(Looper):
         registered: asyncio.Event,
         check: Callable[[ServedBroker], StalledCheck] | None,
         outage: Outage | None,
+        watched: bool = False,
     ) -> None:
         super().__init__(root.broker.queue)
         assert root.broker.lanes is not None
         self._root = root
-        self._store = root.broker.lanes
+        self.store = self._store = root.broker.lanes
         self._worker_id = worker_id
         self._abilities = abilities
         self._claims = claims
@@ -87,13 +93,17 @@ class Lanes(Looper):
         if outage is not None:  # every tick gives a sign of life
             self.interval = min(self.interval, outage.silence_ms / 1000 / SIGNS)
         self._wake_key = self._store.wake_key(worker_id)
-        self._version = -1
+        #: Grows with every new or removed lane; -1 before the first tick.
+        self.version = -1
         self._names: set[str] = set()
         self._fits: dict[str, bool] = {}
         self._stations: dict[str, Station] = {}  # every lane that the worker ever claimed from
         self._live: dict[str, Station] = {}  # lanes to claim from now, the last with jobs at the end
         self._backlog: dict[str, None] = {}  # lanes with jobs for which there is no place yet
         self._dice = random.Random(worker_id)
+        self._watched = watched
+        if watched:
+            self.delay = CALM * random.random()
         self._is_news = False
         self._checks: dict[str, tuple[StalledCheck, float]] = {}
         self._cursor = self._notes_cursor = "0"
@@ -136,6 +146,8 @@ class Lanes(Looper):
     def _heard(self, member: bytes) -> bool:
         lane = member.decode("utf-8", "surrogateescape")
         if lane:
+            if self._watched and not self._names:
+                self.soon()  # it ticks every second from now on
             self._names.add(lane)
             self._refit((lane,))
         return True
@@ -218,17 +230,21 @@ class Lanes(Looper):
         await self._registered.wait()
         await super().run()
 
-    async def tick(self) -> None:
+    async def tick(self) -> float | None:
         """Maintains the lanes unless another worker did, and learns which have jobs."""
+        await self._tick()
+        return CALM if self._watched and not self._names else None
+
+    async def _tick(self) -> None:
         tended = await self._store.tend(
             recovers=self._check is not None,
             guard_ms=round(self.interval * GUARD),
             outage=self._outage,
         )
         version, ready, busy = await self._store.look()
-        if version != self._version:
+        if version != self.version:
             self._names = set(await self._store.names())
-            self._version = version
+            self.version = version
         still = set(ready)  # in the backlog, the lane that has waited longest comes first
         self._backlog = {lane: None for lane in self._backlog if lane in still}
         self._refit(ready)
@@ -246,7 +262,8 @@ class Lanes(Looper):
             if (gates := self._store.open(lane).gates) is not None:
                 await gates.tick()
         await self._sweep_notes()
-        await self._scan()
+        if not self._watched:
+            await self._scan()
 
     async def _sweep_notes(self) -> None:
         for _ in range(SWEEPS):
@@ -256,12 +273,16 @@ class Lanes(Looper):
 
     async def _scan(self) -> None:
         for _ in range(SCANS):
-            self._cursor, found = await self._store.scan(self._cursor)
-            for lane in found:
-                if lane not in self._names and await self._store.enter(lane):
-                    log.info("queue %s: a peer has made lane %s", self.queue, lane)
+            self._cursor, found = await self._store.scan(self._cursor, [self._store])
+            for _, lane in found:
+                await self.enter(lane)
             if self._cursor == "0":
                 return
+
+    async def enter(self, lane: str) -> None:
+        """Registers a lane that a peer has made, unless it is known."""
+        if lane not in self._names and await self._store.enter(lane):
+            log.info("queue %s: a peer has made lane %s", self.queue, lane)
 
     async def _recover(self, lanes: Iterable[str]) -> None:
         if self._check is None:

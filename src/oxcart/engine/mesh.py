@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 
 from oxcart.broker.port import Outage, ServedBroker
 from oxcart.broker.workers import Wakes
 from oxcart.engine.claims import Claims
+from oxcart.engine.duty import FEW
+from oxcart.engine.lane_watch import LaneWatch
 from oxcart.engine.lanes import MARKERS, Lanes
 from oxcart.engine.leases import Leases
 from oxcart.engine.looper import Looper
@@ -72,6 +74,11 @@ class Mesh:
         roots = [one for one in stations if one.broker.lanes is not None and one.broker.lane is None]
         if abilities is None:
             roots = []
+        sites: dict[Hashable, list[Station]] = {}
+        for root in roots:
+            sites.setdefault((root.broker.site, root.broker.keys.prefix), []).append(root)
+        watched = [row for row in sites.values() if len(row) > FEW]
+        calm = {root for row in watched for root in row}
         self._lanes = {
             root.index: Lanes(
                 root,
@@ -85,9 +92,14 @@ class Mesh:
                 registered=self._registrations.entries[root.index].begun,
                 check=check,
                 outage=outage,
+                watched=root in calm,
             )
             for root in roots
         }
+        self._watches = [
+            LaneWatch([root.broker for root in row], [self._lanes[root.index] for root in row], worker_id)
+            for row in watched
+        ]
 
     @property
     def stations(self) -> Sequence[Station]:
@@ -96,7 +108,7 @@ class Mesh:
 
     def loops(self) -> list[Looper]:
         """Returns the loops of the registration and of the lanes."""
-        return [*self._registrations.loops, *self._lanes.values()]
+        return [*self._registrations.loops, *self._watches, *self._lanes.values()]
 
     def take_in(self, stations: Sequence[Station]) -> list[Looper]:
         """Takes further queues without lanes in, each at the next number; returns their loops."""

@@ -127,8 +127,7 @@ class Registrations:
                 entry = Registration(broker, registry, self._record, partial(wakes, index))
                 places[registry.place] = entry
             self.entries[index] = places[registry.place]
-        if not is_routed():  # nobody chooses lanes by these records
-            self._slow_down(list(places.values()))
+        self._slow_down(list(places.values()))
 
     @staticmethod
     def _slow_down(entries: Sequence[Registration]) -> None:

@@ -317,11 +317,11 @@ class Keys:
         return self.key("ox:watcher")
 
     def listeners(self) -> str:
-        """Sorted set: workers that are woken for new lanes, by their last heartbeat (ours alone)."""
+        """Sorted set: workers that are woken for new lanes, by when their heartbeat expires (ours alone)."""
         return self.key("ox:listeners")
 
     def crowded(self) -> str:
-        """Sorted set: workers that are woken for every add to a lane (ours alone)."""
+        """Sorted set: workers that are woken for every add to a lane, by the same (ours alone)."""
         return self.key("ox:crowded")
 
     def wake(self, worker_id: str) -> str:

@@ -125,18 +125,39 @@ class QueueLanes(Lanes):
     async def wake(self, worker_id: str) -> None:
         await self._broker.caller.write("ZADD", self.wake_key(worker_id), 0, "")
 
-    async def scan(self, cursor: str) -> tuple[str, list[str]]:
+    async def versions(self, queues: Sequence[Lanes]) -> list[int]:
+        keys = [one.version_key for one in queues if isinstance(one, QueueLanes)]
+        return [int(raw or 0) for raw in await self._broker.caller.command("MGET", *keys)]
+
+    @property
+    def version_key(self) -> str:
+        """The key of the number that grows with every new or removed lane."""
+        return self._broker.keys.lanes_version()
+
+    async def scan(self, cursor: str, queues: Sequence[Lanes]) -> tuple[str, list[tuple[int, str]]]:
         keys = self._broker.keys
-        pattern = f"{glob_escape(keys.base)}@*:id"
+        start = keys.base if len(queues) == 1 else f"{keys.prefix}:"
+        pattern = f"{glob_escape(start)}{'' if len(queues) == 1 else '*'}@*:id"
         raw, found = await self._broker.caller.command(
             "SCAN", cursor, "MATCH", pattern, "COUNT", SCAN, "TYPE", "string"
         )
+        places = {
+            one._broker.keys.base: (place, one._broker.queue)
+            for place, one in enumerate(queues)
+            if found and isinstance(one, QueueLanes)
+        }
         lanes = []
         for key in texts(found):
-            name = key[len(keys.base) : -len(":id")]
-            base, lane = split_lane(f"{self._broker.queue}{name}") if ":" not in name else ("", None)
-            if lane is not None and base == self._broker.queue:
-                lanes.append(lane)
+            name = key.removesuffix(":id")
+            at = name.find("@", len(start))
+            while at >= 0:
+                place, queue = places.get(name[:at], (-1, ""))
+                base, lane = (
+                    split_lane(f"{queue}{name[at:]}") if queue and ":" not in name[at:] else ("", None)
+                )
+                if lane is not None and base == queue:
+                    lanes.append((place, lane))
+                at = name.find("@", at + 1)
         return raw.decode(), lanes
 
     async def read_events(self, after: LanePlace) -> list[tuple[LanePlace, dict[bytes, bytes]]]:

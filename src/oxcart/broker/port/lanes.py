@@ -73,5 +73,12 @@ class Lanes(Protocol):
     async def wake(self, worker_id: str) -> None:
         """Ends a worker's wait for markers without naming a lane."""
 
-    async def scan(self, cursor: str) -> tuple[str, list[str]]:
-        """Makes one step through the server's keys; returns the next cursor (``0`` at the end) and lanes."""
+    async def versions(self, queues: Sequence[Lanes]) -> list[int]:
+        """Returns the first number of ``look`` for some queues of this server, by one command."""
+
+    async def scan(self, cursor: str, queues: Sequence[Lanes]) -> tuple[str, list[tuple[int, str]]]:
+        """Makes one step through the server's keys, for lanes of some queues with the same prefix.
+
+        Returns:
+            The next cursor (``0`` at the end), and lanes, each behind the index of its queue.
+        """

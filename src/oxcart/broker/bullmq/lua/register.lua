@@ -14,21 +14,24 @@ local record = P .. "ox:worker:" .. worker
 -- A worker of many queues sends few heartbeats, and must not be dropped by one of few queues. A record expires by itself.
 local LONGEST = 3600000
 
-local function listed(set, is_in, longest)
+local longest = math.max(LONGEST, tonumber(life))
+
+local function listed(set, is_in, score, before)
   local key = P .. set
-  call("ZREMRANGEBYSCORE", key, "-inf", tonumber(now) - longest)
+  call("ZREMRANGEBYSCORE", key, "-inf", before)
   if is_in then
-    call("ZADD", key, now, worker)
+    call("ZADD", key, score, worker)
     call("PEXPIRE", key, longest)
   else
     call("ZREM", key, worker)
   end
 end
 
-local lives = ARGV[4] ~= ""
-listed("ox:workers", lives, math.max(LONGEST, tonumber(life)))
-listed("ox:listeners", lives and wakes_for ~= "", tonumber(life))
-listed("ox:crowded", lives and wakes_for == "2", tonumber(life))
+-- Workers that are woken stand by when their heartbeat no longer counts, so that each is dropped in its own time.
+local lives, ends = ARGV[4] ~= "", tonumber(now) + tonumber(life)
+listed("ox:workers", lives, now, tonumber(now) - longest)
+listed("ox:listeners", lives and wakes_for ~= "", ends, "(" .. now)
+listed("ox:crowded", lives and wakes_for == "2", ends, "(" .. now)
 if lives then
   call("SET", record, ARGV[4], "PX", life)
 else
