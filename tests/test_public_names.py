@@ -145,7 +145,7 @@ PARTS = {
         "wait_ms",
     },
     "namespace": {"stats"},
-    "schedules": {"count", "get", "list", "remove", "upsert"},
+    "schedules": {"count", "get", "list", "pause", "remove", "resume", "upsert"},
     "workers": {"list", "unroutable", "unroutable_jobs"},
 }
 

@@ -148,6 +148,28 @@ class Schedules:
         """
         return await self._store.remove(schedule_id)
 
+    async def pause(self, schedule_id: str) -> bool:
+        """Lets a schedule make no run until it is resumed; returns False if there is none.
+
+        Its delayed run is removed. A run that is already due, or running, is the last until then. A paused
+        schedule that is set again, as a service does when it starts, stays paused.
+
+        Raises:
+            ValidationError: It is a repeatable job of BullMQ's older versions.
+        """
+        return await self._store.pause(schedule_id)
+
+    async def resume(self, schedule_id: str) -> bool:
+        """Lets a paused schedule run again, from its next time on; returns False if there is none.
+
+        Times that passed meanwhile are skipped.
+
+        Raises:
+            ValidationError: It would never fire again.
+            JobError: A run of that time exists already.
+        """
+        return await self._store.resume(schedule_id)
+
     def _span(self, name: str) -> AbstractContextManager[AddSpan | None]:
         core = self._queue._core
         if core.tracing is None:

@@ -39,6 +39,14 @@ class TestSchedulers:
         }
         assert found.options["attempts"] == 2
         assert "0 7 * * 1-5 Europe/Berlin" in ox("schedules", "show", "mail", "digest").out
+        assert ox("schedules", "pause", "mail", "digest").out == "digest: paused\n"
+        assert "paused" in ox("schedules", "list", "mail").out
+        assert ox("schedules", "list", "mail", "--json").json[0]["next_ms"] is None
+        assert ox("schedules", "add", "mail", "digest", "--cron", "0 8 * * 1-5").out.endswith(", paused\n")
+        assert ox("schedules", "resume", "mail", "digest").out == "digest: resumed\n"
+        assert not queue.schedules.list()[0].paused
+        none = ox("schedules", "pause", "mail", "none")
+        assert (none.code, "has no schedule none" in none.out + none.err) == (1, True)
         assert ox("schedules", "remove", "mail", "digest").out == "digest: removed\n"
         assert ox("schedules", "list", "mail").out == "mail: no schedules\n"
         assert queue.counts()["delayed"] == 0

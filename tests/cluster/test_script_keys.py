@@ -256,6 +256,9 @@ async def _schedules(broker: BullMQBroker, client: Any) -> None:
     await broker.finish([_outcome("l", job, delay_ms=1) for job in jobs])
     assert await broker.limits.wait_ms() >= 0
     await broker.limits.release()
+    for key in ("e", "c"):
+        assert await store.pause(key)
+        assert await store.resume(key)
     await store.remove("c")
 
 

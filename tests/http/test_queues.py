@@ -207,6 +207,14 @@ async def test_schedules(queue: Queue, serve: Serve) -> None:
     listed = (await client.get(path)).json()
     assert (listed["count"], {one["id"] for one in listed["schedules"]}) == (2, {"digest", "poll"})
     assert (await client.get(f"{path}/poll")).json()["every_ms"] == 5_400_000
+    paused = (await client.post(f"{path}/poll/pause")).json()
+    assert (paused["paused"], paused["next_at"], paused["next_job_id"]) == (True, None, None)
+    assert (await client.put(f"{path}/poll", json={"every": "1h30m"})).json()["paused"]
+    resumed = (await client.post(f"{path}/poll/resume")).json()
+    assert (resumed["paused"], resumed["every_ms"]) == (False, 5_400_000)
+    assert resumed["next_at"] is not None
+    for verb in ("pause", "resume"):
+        assert (await client.post(f"{path}/none/{verb}")).status_code == 404
     assert (await client.delete(f"{path}/poll")).status_code == 204
     assert (await client.delete(f"{path}/poll")).status_code == 404
     for wrong in ({}, {"cron": "often"}, {"every": "1h", "cron": "0 7 * * *"}, {"every": "0s"}):

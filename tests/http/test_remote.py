@@ -186,6 +186,16 @@ async def test_schedules_are_set_read_and_removed(remote: Queue, queue: Queue) -
     assert [one.id for one in await remote.schedules.list()] == ["daily", "often"]
     assert (await remote.schedules.list(first=1))[0].schedule.every == 90_000
     assert await remote.schedules.count() == 2
+    assert await remote.schedules.pause("often")
+    paused = await remote.schedules.get("often")
+    assert paused is not None
+    assert paused.paused
+    stored = await queue.schedules.get("often")
+    assert stored is not None
+    assert stored.paused
+    assert await remote.schedules.resume("often")
+    assert [one.paused for one in await remote.schedules.list()] == [False, False]
+    assert not await remote.schedules.pause("none")
     assert await remote.schedules.remove("often")
     assert not await remote.schedules.remove("often")
     assert await remote.schedules.get("often") is None

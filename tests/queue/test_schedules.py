@@ -387,3 +387,55 @@ class TestWorkers:
         found = await queue.schedules.get("s")
         assert found is not None
         assert found.runs == 2
+
+
+class TestPaused:
+    async def test_runs_by_interval_keep_their_offset(self, desk: Desk) -> None:
+        await desk.upsert(Schedule(every=HOUR, offset=300_000))
+        assert await desk.broker.schedules.pause("s")
+        assert desk.waiting() == []
+        desk.now += 5 * HOUR
+        assert await desk.broker.schedules.resume("s")
+        due = NOW - NOW % HOUR + 5 * HOUR + 300_000
+        due += HOUR if due <= desk.now else 0
+        assert desk.next_ms() == due
+        assert desk.waiting() == [f"repeat:s:{due}"]
+
+    async def test_a_due_run_is_the_last_until_it_is_resumed(self, desk: Desk) -> None:
+        await desk.upsert(Schedule(every=HOUR))
+        desk.now += 1
+        assert await desk.broker.schedules.pause("s")
+        assert await desk.claim() == ""
+        await desk.complete()
+        assert desk.waiting() == []
+        assert await desk.broker.schedules.resume("s")
+        assert len(desk.waiting()) == 1
+        found = await desk.broker.schedules.get("s")
+        assert found is not None
+        assert (found.runs, found.fired) == (2, 1)
+
+    async def test_runs_are_counted_against_the_limit(self, desk: Desk) -> None:
+        await desk.upsert(Schedule(every=HOUR, limit=2))
+        await desk.claim()
+        await desk.complete()
+        await desk.broker.schedules.pause("s")
+        await desk.broker.schedules.resume("s")
+        desk.now += 2 * HOUR
+        assert await desk.claim() == ""
+        await desk.complete()
+        await desk.broker.schedules.pause("s")
+        with pytest.raises(ValidationError, match="fires before its end"):
+            await desk.broker.schedules.resume("s")
+
+    async def test_fields_and_options_of_runs_stay(self, desk: Desk) -> None:
+        run = await desk.upsert(Schedule(cron="0 7 * * *"), data=b'{"a":1}', attempts=7, priority=3)
+        kept = desk.store.hgetall(f"bull:q:{run}")
+        await desk.broker.schedules.pause("s")
+        await desk.broker.schedules.resume("s")
+        again = desk.store.hgetall(f"bull:q:{run}")
+        assert json.loads(again.pop("opts")) == json.loads(kept.pop("opts"))
+        assert again == kept
+
+    async def test_a_repeatable_job_cannot_be_paused(self, desk: Desk) -> None:
+        with pytest.raises(ValidationError, match="repeatable job"):
+            await desk.broker.schedules.pause("name:::UTC:* * * * *")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,9 +24,13 @@ from oxcart.cli.settings import JsonOption, QueueArgument
 
 if TYPE_CHECKING:
     from oxcart.model.schedule import Schedule, Scheduler
+    from oxcart.schedules import Schedules
 
-app = settings.group("schedules", "List, make and remove schedules: rules that make jobs.")
+app = settings.group("schedules", "List, make, pause and remove schedules: rules that make jobs.")
 
+IdsArgument = Annotated[
+    list[str], typer.Argument(metavar="ID...", help="Ids of schedules.", show_default=False)
+]
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The schedule's id.", show_default=False)]
 
 
@@ -196,33 +201,59 @@ def add(
     if as_json:
         output.document(_as_document(found))
     else:
-        output.text(f"{found.id}: {_rule(found.schedule)}, next at {output.moment(found.next_ms)}")
+        then = "paused" if found.paused else f"next at {output.moment(found.next_ms)}"
+        output.text(f"{found.id}: {_rule(found.schedule)}, {then}")
 
 
 @app.command()
 def remove(
     ctx: typer.Context,
     queue: QueueArgument,
-    schedule_ids: Annotated[
-        list[str], typer.Argument(metavar="ID...", help="Ids of schedules.", show_default=False)
-    ],
+    schedule_ids: IdsArgument,
     as_json: JsonOption = False,
 ) -> None:
     """Remove schedules, each with its delayed run."""
+    _steer(ctx, queue, schedule_ids, lambda schedules, one: schedules.remove(one), "removed", as_json)
+
+
+@app.command()
+def pause(
+    ctx: typer.Context, queue: QueueArgument, schedule_ids: IdsArgument, as_json: JsonOption = False
+) -> None:
+    """Let schedules make no run until they are resumed; a run that is due is the last."""
+    _steer(ctx, queue, schedule_ids, lambda schedules, one: schedules.pause(one), "paused", as_json)
+
+
+@app.command()
+def resume(
+    ctx: typer.Context, queue: QueueArgument, schedule_ids: IdsArgument, as_json: JsonOption = False
+) -> None:
+    """Let paused schedules run again, from their next times on."""
+    _steer(ctx, queue, schedule_ids, lambda schedules, one: schedules.resume(one), "resumed", as_json)
+
+
+def _steer(
+    ctx: typer.Context,
+    queue: str,
+    schedule_ids: list[str],
+    act: Callable[[Schedules, str], Awaitable[bool]],
+    what: str,
+    as_json: bool,
+) -> None:
     from oxcart.cli.jobs import report
 
     async def work() -> list[dict[str, Any]]:
         done: list[dict[str, Any]] = []
         async with settings.of(ctx).queue(queue) as source:
             for one in schedule_ids:
-                if await source.schedules.remove(one):
+                if await act(source.schedules, one):
                     done.append({"id": one, "ok": True})
                 else:
                     error = f"queue {queue} has no schedule {one}"
                     done.append({"id": one, "ok": False, "error": error})
         return done
 
-    report(settings.run(work()), "removed", as_json)
+    report(settings.run(work()), what, as_json)
 
 
 def _as_document(one: Scheduler) -> dict[str, Any]:
@@ -232,7 +263,8 @@ def _as_document(one: Scheduler) -> dict[str, Any]:
         "id": one.id,
         "name": one.name,
         **msgspec.to_builtins(one.schedule),
-        "next_ms": one.next_ms,
+        "next_ms": None if one.paused else one.next_ms,
+        "paused": one.paused,
         "next_job_id": one.next_job_id,
         "runs": one.runs,
         "fired": one.fired,
@@ -246,6 +278,8 @@ def _next(schedule: Scheduler) -> str:
     """Returns when the next run is due, and whether it is late."""
     from oxcart.cli.queue_checks import MISSED
 
+    if schedule.paused:
+        return "paused"
     late = 0 < schedule.next_ms < (time.time() - MISSED) * 1000
     return f"{output.moment(schedule.next_ms)}{' (overdue)' if late else ''}"
 

@@ -16,7 +16,7 @@ from oxcart.model import payload
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import ValidationError
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions, OptionKwargs
-from oxcart.model.schedule import Instant, Missed, Overlap, Schedule, Scheduler, parse_instant
+from oxcart.model.schedule import PAUSED_MS, Instant, Missed, Overlap, Schedule, Scheduler, parse_instant
 from oxcart.schedules import Schedules
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ class _Body(msgspec.Struct):
 
     id: str
     type: str
-    next_at: str
+    next_at: str | None = None
+    paused: bool = False
     every_ms: int | None = None
     cron: str | None = None
     tz: str | None = None
@@ -145,10 +146,21 @@ class RemoteSchedules(Schedules):
         """Returns how many schedules the queue has."""
         return (await self._page(0, 1)).count
 
+    async def pause(self, schedule_id: str) -> bool:
+        """Lets a schedule make no run until it is resumed; returns whether it exists."""
+        return await self._steer("POST", f"{self._path(schedule_id)}/pause")
+
+    async def resume(self, schedule_id: str) -> bool:
+        """Lets a paused schedule run again; returns whether it exists."""
+        return await self._steer("POST", f"{self._path(schedule_id)}/resume")
+
     async def remove(self, schedule_id: str) -> bool:
         """Removes a schedule with its delayed run; returns whether it existed."""
+        return await self._steer("DELETE", self._path(schedule_id))
+
+    async def _steer(self, method: str, path: str) -> bool:
         try:
-            await self._remote.client.send("DELETE", self._path(schedule_id))
+            await self._remote.client.send(method, path)
         except ApiRefused as error:
             if error.status == 404:
                 return False
@@ -171,7 +183,7 @@ def _scheduler(body: _Body) -> Scheduler:
         id=body.id,
         name=body.type,
         schedule=rule,
-        next_ms=parse_time_ms(body.next_at, "next_at"),
+        next_ms=PAUSED_MS if body.next_at is None else parse_time_ms(body.next_at, "next_at"),
         runs=body.runs,
         data=body.payload,
         names_runs=body.next_job_id is not None,

@@ -50,7 +50,8 @@ class ScheduleBody(msgspec.Struct, kw_only=True):
     every_ms: int | None
     cron: str | None
     tz: str | None
-    next_at: values.Time
+    next_at: Annotated[values.Time | None, Meta(description="The next run; null while paused.")]
+    paused: Annotated[bool, Meta(description="Whether it makes no run until it is resumed.")]
     next_job_id: str | None
     runs: int | None
     limit: int | None
@@ -129,10 +130,14 @@ async def upsert(
 )
 async def schedule(service: Api, name: FromPath[str], schedule_id: FromPath[str]) -> ScheduleBody:
     """Returns a schedule."""
-    found = await service.queue(name).schedules.get(schedule_id)
+    return await _read(service, name, schedule_id)
+
+
+async def _read(service: Service, queue: str, schedule_id: str) -> ScheduleBody:
+    found = await service.queue(queue).schedules.get(schedule_id)
     if found is None:
         raise not_found(f"schedule {schedule_id}")
-    return _body(service, name, found)
+    return _body(service, queue, found)
 
 
 @post(
@@ -166,6 +171,34 @@ async def run_now(service: Service, queue: Queue, found: Scheduler) -> JobHandle
     return await queue.add(found.name, found.data, **given)
 
 
+@post(
+    "/api/v1/queues/{name:str}/schedules/{schedule_id:str}/pause",
+    summary="Pause a schedule",
+    status_code=200,
+    responses=answers(404, ok=(200, ScheduleBody, "The schedule.")),
+    opt=OPERATE,
+)
+async def pause(service: Api, name: FromPath[str], schedule_id: FromPath[str]) -> ScheduleBody:
+    """Removes the delayed run of a schedule, which makes none until it is resumed."""
+    if not await service.queue(name).schedules.pause(schedule_id):
+        raise not_found(f"schedule {schedule_id}")
+    return await _read(service, name, schedule_id)
+
+
+@post(
+    "/api/v1/queues/{name:str}/schedules/{schedule_id:str}/resume",
+    summary="Resume a schedule",
+    status_code=200,
+    responses=answers(404, 409, ok=(200, ScheduleBody, "The schedule.")),
+    opt=OPERATE,
+)
+async def resume(service: Api, name: FromPath[str], schedule_id: FromPath[str]) -> ScheduleBody:
+    """Makes the next run of a paused schedule; times that passed meanwhile are skipped."""
+    if not await service.queue(name).schedules.resume(schedule_id):
+        raise not_found(f"schedule {schedule_id}")
+    return await _read(service, name, schedule_id)
+
+
 @delete(
     "/api/v1/queues/{name:str}/schedules/{schedule_id:str}",
     summary="Remove a schedule",
@@ -187,7 +220,8 @@ def _body(service: Service, queue: str, one: Scheduler) -> ScheduleBody:
         every_ms=one.schedule.every,
         cron=one.schedule.cron,
         tz=one.schedule.tz,
-        next_at=rfc3339_ms(one.next_ms),
+        next_at=None if one.paused else rfc3339_ms(one.next_ms),
+        paused=one.paused,
         next_job_id=one.next_job_id,
         runs=one.runs,
         limit=one.schedule.limit,
@@ -200,4 +234,4 @@ def _seconds(value: Any, field: str) -> float | None:
     return None if value is None else parse_go_ms(value, field, minimum=1) / 1000
 
 
-ROUTES = [schedules, upsert, schedule, run, remove]
+ROUTES = [schedules, upsert, schedule, run, pause, resume, remove]

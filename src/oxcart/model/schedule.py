@@ -25,6 +25,9 @@ Instant = datetime | str | int
 Missed = Literal["skip", "once", "all"]
 Overlap = Literal["beside", "skip", "queue"]
 
+#: The time of the next run of a paused schedule: the last of the year 9999.
+PAUSED_MS = 253_402_300_799_999
+
 #: Ids with more parts belong to repeatable jobs, which older versions used instead of schedulers.
 _MOST_PARTS = 4
 
@@ -198,6 +201,24 @@ def first_run(
     return _run(options, schedule.wire(1), now_ms, key, at_ms)
 
 
+def resumed_run(found: Scheduler, now_ms: int) -> NextRun | None:
+    """Returns the run that resumes a paused schedule, or None if it never fires again.
+
+    Args:
+        found: The schedule.
+        now_ms: The time.
+    """
+    schedule, count = found.schedule, (found.runs or 0) + 1
+    if schedule.is_over(now_ms, count):
+        return None
+    at_ms = None
+    if schedule.cron is not None:
+        at_ms = schedule.following(now_ms)
+        if at_ms is None:
+            return None
+    return _run(found.options, schedule.wire(count), now_ms, found.id, at_ms)
+
+
 def next_run(options: Mapping[str, Any], now_ms: int, key: str) -> NextRun | None:
     """Returns the run after a claimed one, or None if that was the last.
 
@@ -250,7 +271,7 @@ class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
         id: Its id.
         name: The name of its runs.
         schedule: The rule.
-        next_ms: When the next run is due, in ms.
+        next_ms: When the next run is due, in ms; of a paused schedule `PAUSED_MS`.
         runs: The number of runs so far, with the next one if its job exists already; None if a peer did
             not count.
         data: The payload of its runs.
@@ -273,6 +294,11 @@ class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
     declared_by: str | None = None
 
     @property
+    def paused(self) -> bool:
+        """Whether it makes no run until it is resumed."""
+        return self.next_ms >= PAUSED_MS
+
+    @property
     def next_at(self) -> datetime:
         """When the next run is due, in UTC."""
         return datetime.fromtimestamp(self.next_ms / 1000, UTC)
@@ -280,14 +306,14 @@ class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def fired(self) -> int | None:
         """The number of runs whose time came: ``runs`` without the next one."""
-        if self.runs is None or not self.names_runs:
+        if self.runs is None or not self.names_runs or self.paused:
             return self.runs
         return max(0, self.runs - 1)
 
     @property
     def next_job_id(self) -> str | None:
-        """The id of the next run; None on Bridge, where a run gets its id when it fires."""
-        return f"repeat:{self.id}:{self.next_ms}" if self.names_runs else None
+        """The id of the next run; None while paused, and on Bridge, where a run gets its id when it fires."""
+        return f"repeat:{self.id}:{self.next_ms}" if self.names_runs and not self.paused else None
 
 
 def parse_instant(value: Instant, field: str) -> int:

@@ -129,3 +129,25 @@ class Schedules(_portal.Twin[_schedules.Schedules]):
         A run that is already due, or running, is not removed and is the last.
         """
         return self._queue.run(self.asynchronous.remove(schedule_id))
+
+    def pause(self, schedule_id: str) -> bool:
+        """Lets a schedule make no run until it is resumed; returns False if there is none.
+
+        Its delayed run is removed. A run that is already due, or running, is the last until then. A paused
+        schedule that is set again, as a service does when it starts, stays paused.
+
+        Raises:
+            ValidationError: It is a repeatable job of BullMQ's older versions.
+        """
+        return self._queue.run(self.asynchronous.pause(schedule_id))
+
+    def resume(self, schedule_id: str) -> bool:
+        """Lets a paused schedule run again, from its next time on; returns False if there is none.
+
+        Times that passed meanwhile are skipped.
+
+        Raises:
+            ValidationError: It would never fire again.
+            JobError: A run of that time exists already.
+        """
+        return self._queue.run(self.asynchronous.resume(schedule_id))

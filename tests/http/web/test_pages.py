@@ -181,6 +181,14 @@ async def test_schedules_show_their_next_ten_times_and_run_now(queue: Queue, ser
     await client.post("/schedules/run?queue=q&schedule=digest", data={"back": "/schedules"})
     (job,) = await queue.jobs.list("prioritized")
     assert (job.name, job.data, job.options.attempts, job.priority) == ("send", {"to": "all"}, 7, 4)
+    await client.post("/schedules/pause?queue=q&schedule=digest", data={"back": "/schedules"})
+    page = (await client.get("/schedules")).text
+    assert '<span class="badge warn">paused</span>' in page
+    assert "T07:00:00.000Z" not in page
+    assert "missed" not in page
+    await client.post("/schedules/resume?queue=q&schedule=digest", data={"back": "/schedules"})
+    assert (await client.get("/schedules")).text.count("T07:00:00.000Z") >= 10
+    assert (await client.post("/schedules/pause?queue=q&schedule=none")).status_code == 404
     await client.post("/schedules/remove?queue=q&schedule=digest", data={"back": "/schedules"})
     assert await queue.schedules.count() == 0
 

@@ -7,6 +7,7 @@ that makes it also advances the schedule to its next time, so a second leader ma
 from __future__ import annotations
 
 import logging
+import math
 import uuid
 from collections.abc import Sequence
 from functools import lru_cache
@@ -26,7 +27,7 @@ from oxcart.broker.replies import texts
 from oxcart.model.duration import MAX_MS
 from oxcart.model.errors import OxcartError, ValidationError
 from oxcart.model.options import JobOptions
-from oxcart.model.schedule import Missed, Overlap, Schedule, Scheduler
+from oxcart.model.schedule import PAUSED_MS, Missed, Overlap, Schedule, Scheduler
 
 log = logging.getLogger("oxcart.worker")
 
@@ -133,6 +134,29 @@ class TypeSchedules(Schedules):
             raw = await self._caller.command("GET", self._keys.data(job_id))
             if raw is not None and records.read_record(raw).type == self._keys.queue:
                 return bool(await self._caller.once(load("remove_cron"), self._keys.waiting(), job_id))
+        return False
+
+    async def pause(self, schedule_id: str) -> bool:
+        return await self._move(schedule_id, "+inf")  # which the protocol has for "never"
+
+    async def resume(self, schedule_id: str) -> bool:
+        found = await self.get(schedule_id)
+        if found is None or not found.paused:
+            return found is not None
+        due = _following(found.schedule, await self._broker.now())
+        if due is None:
+            raise ValidationError("schedule", "one that fires before its end", schedule_id)
+        return await self._move(schedule_id, due)
+
+    async def _move(self, schedule_id: str, due: int | str) -> bool:
+        """Sets when a schedule fires next; False if there is none."""
+        for job_id in (self.bound_id(schedule_id), schedule_id):
+            raw, score = await self._caller.pipeline(
+                [("GET", self._keys.data(job_id)), ("ZSCORE", self._keys.cron(), job_id)]
+            )
+            if raw is not None and score is not None and records.read_record(raw).type == self._keys.queue:
+                await self._caller.write("ZADD", self._keys.cron(), "XX", due, job_id)
+                return True
         return False
 
     def leader(self, worker: str) -> CronKeeper:
@@ -370,7 +394,7 @@ def _scheduler(job_id: str, raw: bytes, score: bytes, fired: bytes | None) -> Sc
         id=_name(job_id, record),
         name=record.name,
         schedule=_schedule(record),
-        next_ms=_ms(float(score)),
+        next_ms=PAUSED_MS if math.isinf(float(score)) else min(_ms(float(score)), PAUSED_MS),
         runs=int(fired or 0),
         data=members.decoded(record.payload),
         options={key: record.ox[key] for key in ("missed", "overlap") if key in record.ox},

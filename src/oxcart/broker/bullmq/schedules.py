@@ -20,6 +20,7 @@ from oxcart.model import payload
 from oxcart.model.errors import OxcartError, PayloadError, ScriptError, ValidationError, error_for_code
 from oxcart.model.options import JobOptions
 from oxcart.model.schedule import (
+    PAUSED_MS,
     Missed,
     NextRun,
     Overlap,
@@ -28,6 +29,7 @@ from oxcart.model.schedule import (
     first_run,
     is_legacy_id,
     next_run,
+    resumed_run,
 )
 
 if TYPE_CHECKING:
@@ -184,6 +186,30 @@ class QueueSchedules(Schedules):
     async def remove(self, schedule_id: str) -> bool:
         return bool(await self._caller.once(load("remove_scheduler"), self._keys.meta(), schedule_id))
 
+    async def pause(self, schedule_id: str) -> bool:
+        if is_legacy_id(schedule_id):
+            raise ValidationError("schedule", "no repeatable job of an older version", schedule_id)
+        return bool(await self._caller.again(load("pause_scheduler"), self._keys.meta(), schedule_id))
+
+    async def resume(self, schedule_id: str) -> bool:
+        found = await self.get(schedule_id)
+        if found is None or not found.paused:
+            return found is not None
+        run = resumed_run(found, await self._broker.now())
+        if run is None:
+            raise ValidationError("schedule", "one that fires before its end", schedule_id)
+        answer: int = await self._caller.again(
+            load("resume_scheduler"),
+            self._keys.meta(),
+            self._broker.clock.argument,
+            schedule_id,
+            _json.encode(run.options),
+            _argument(run.at_ms),
+        )
+        if answer < 0:
+            raise error_for_code(answer, f"repeat:{schedule_id}:{_argument(run.at_ms)}", "resume_scheduler")
+        return answer == 1
+
     async def get(self, schedule_id: str) -> Scheduler | None:
         score, flat = await self._caller.pipeline(
             [
@@ -248,7 +274,7 @@ def _decode(scheduler_id: str, next_ms: float, flat: list[bytes]) -> Scheduler:
         id=scheduler_id,
         name=text(b"name") or "",
         schedule=schedule,
-        next_ms=count_of(next_ms),
+        next_ms=min(count_of(next_ms), PAUSED_MS),
         runs=None if runs is None else count_of(runs),
         data=data,
         options=_object(fields.get(b"opts")),

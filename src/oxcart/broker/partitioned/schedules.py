@@ -68,6 +68,12 @@ class SpreadSchedules(SpreadPart, Schedules):
     async def remove(self, schedule_id: str) -> bool:
         return any(await self._spread.each(lambda one: one.schedules.remove(schedule_id)))
 
+    async def pause(self, schedule_id: str) -> bool:
+        return any(await self._spread.each(lambda one: one.schedules.pause(schedule_id)))
+
+    async def resume(self, schedule_id: str) -> bool:
+        return any(await self._spread.each(lambda one: one.schedules.resume(schedule_id)))
+
     def leader(self, worker: str) -> ScheduleLeader | None:
         return None
 

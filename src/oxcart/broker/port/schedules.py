@@ -79,6 +79,23 @@ class Schedules(Protocol):
     async def remove(self, schedule_id: str) -> bool:
         """Removes a schedule and the run that waits for its time; False if there is none."""
 
+    async def pause(self, schedule_id: str) -> bool:
+        """Lets a schedule make no run until it is resumed; False if there is none.
+
+        A paused schedule that is set again stays paused.
+
+        Raises:
+            ValidationError: It is a repeatable job of an older version.
+        """
+
+    async def resume(self, schedule_id: str) -> bool:
+        """Lets a paused schedule make its next run; False if there is none.
+
+        Raises:
+            ValidationError: It would never fire again.
+            JobError: A run of that time exists already.
+        """
+
     def leader(self, worker: str) -> ScheduleLeader | None:
         """Returns the part that fires schedules; None if the claim of a run makes the next one."""
 

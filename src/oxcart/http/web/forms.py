@@ -23,6 +23,8 @@ DONE = {
     "promoted": "{n} {jobs} made ready.",
     "replayed": "{n} dead {letters} replayed.",
     "purged": "{n} dead {letters} removed for good.",
+    "schedule-paused": "The schedule is paused. A run that is due or running is its last.",
+    "schedule-resumed": "The schedule runs again.",
     "unscheduled": "The schedule is removed.",
     "ran": "A job was added as the schedule would have.",
     "limited": "The limits are set.",

@@ -22,6 +22,8 @@ GRACE = 30_000
 
 def next_times(one: Scheduler, count: int = TIMES) -> list[int]:
     """Returns the next times of a schedule in ms, as far as its end and its limit allow."""
+    if one.paused:
+        return []
     schedule, times = one.schedule, [one.next_ms]
     left = count if schedule.limit is None else min(count, schedule.limit - (one.runs or 1) + 1)
     while len(times) < left:
@@ -78,6 +80,7 @@ class SchedulesPage(View):
                         "runs": one.fired,
                         "limit": one.schedule.limit,
                         "legacy": one.legacy,
+                        "paused": one.paused,
                         "declared_by": one.declared_by,
                         "data": self.service.masks.apply(one.data) if visible and one.data else None,
                     }
@@ -92,6 +95,18 @@ async def _remove(service: Service, fields: Fields) -> tuple[str, int]:
     return "unscheduled", 1
 
 
+async def _pause(service: Service, fields: Fields) -> tuple[str, int]:
+    if not await service.queue(fields.get("queue", "")).schedules.pause(fields.get("schedule", "")):
+        raise not_found(f"schedule {fields.get('schedule', '')}")
+    return "schedule-paused", 1
+
+
+async def _resume(service: Service, fields: Fields) -> tuple[str, int]:
+    if not await service.queue(fields.get("queue", "")).schedules.resume(fields.get("schedule", "")):
+        raise not_found(f"schedule {fields.get('schedule', '')}")
+    return "schedule-resumed", 1
+
+
 async def _run(service: Service, fields: Fields) -> tuple[str, int]:
     queue = service.queue(fields.get("queue", ""))
     found = await queue.schedules.get(fields.get("schedule", ""))
@@ -103,6 +118,8 @@ async def _run(service: Service, fields: Fields) -> tuple[str, int]:
 
 ROUTES = [
     *page("/schedules", SchedulesPage),
+    action("/schedules/pause", _pause),
+    action("/schedules/resume", _resume),
     action("/schedules/remove", _remove),
     action("/schedules/run", _run),
 ]

@@ -18,19 +18,6 @@ if answer then
 end
 local now = tonumber(time_of(ARGV[3]))
 
--- Our own fields of the record are copied to every run.
-local function further_of(record)
-  local found = {}
-  local fields = call("HGETALL", record)
-  for i = 1, #fields, 2 do
-    if string.sub(fields[i], 1, 3) == "ox:" then
-      found[#found + 1] = fields[i]
-      found[#found + 1] = fields[i + 1]
-    end
-  end
-  return found
-end
-
 local function advance(at)
   local scheduler, producer = ARGV[at + 1], ARGV[at + 2]
   local last = tonumber(call("ZSCORE", P .. "repeat", scheduler) or nil)

@@ -8,7 +8,7 @@
 -- Events   `added` and then `waiting` or `delayed`
 -- Keeps    a run that still waits is replaced, and keeps its time unless the schedule itself has changed. Sending
 --          the same schedule again, as every start of a service does, neither loses nor repeats a run.
---          A refused call has changed nothing.
+--          A paused schedule stays paused, and gets no run. A refused call has changed nothing.
 -- include: base gate insert store removal scheduling
 
 local answer = remembered()
@@ -33,8 +33,11 @@ local same = last and (kept[1] or nil) == given(10) and (kept[2] or nil) == give
 -- A present run that still waits is replaced.
 local present = last and run_id(scheduler, last)
 local place = present and call("EXISTS", P .. present) == 1 and place_of(present)
+local paused = last and last >= PAUSED
 local at, shift
-if place and same then
+if paused then
+  at, shift = PAUSED, same and kept[5] or offset or 0
+elseif place and same then
   at, shift = last, kept[5] or nil
 elseif every then
   at, shift = next_by_interval(same and last or nil, every, now, offset or 0, tonumber(ARGV[12]))
@@ -96,5 +99,8 @@ for i = 17, #ARGV do
 end
 call("DEL", record)
 call("HSET", record, unpack(fields))
+if paused then
+  return remember({ run_id(scheduler, at), at - now })
+end
 local id, delay = make_run(scheduler, at, now, ARGV[5], ARGV[6], opts, further)
 return remember({ id, delay })

@@ -14,6 +14,22 @@ end
 -- Most taken slots that are skipped.
 local SLOTS = 32
 
+-- The time of the next run of a paused schedule, in the year 9999; a peer that sets it anew may add an interval.
+local PAUSED = 253402300799999
+
+-- Returns our own fields of a record, which every run has too, as a flat list.
+local function further_of(record)
+  local found = {}
+  local fields = call("HGETALL", record)
+  for i = 1, #fields, 2 do
+    if string.sub(fields[i], 1, 3) == "ox:" then
+      found[#found + 1] = fields[i]
+      found[#found + 1] = fields[i + 1]
+    end
+  end
+  return found
+end
+
 -- Returns the state in which a run waits to be claimed, or nil.
 local function place_of(id)
   for _, set in ipairs({ "delayed", "prioritized" }) do
