@@ -77,6 +77,30 @@ async def test_a_schedule_of_ours_is_fired_by_node(
     check_runs(server.client(), queue.name, "o", 10)
 
 
+async def test_no_client_makes_a_run_of_a_schedule_that_we_paused(
+    node: NodeDriver, queue: Queue, server: ValkeyServer
+) -> None:
+    """A run that was due is the last, even if Node claims it; and Node may set the schedule again."""
+    await queue.schedules.upsert("o", every="1h", name="tick", data={"result": 5})
+    assert await queue.schedules.pause("o")  # its first run is due
+    await node.call("workerStart", handle=queue.name, queue=queue.name, options={"name": "nd"})
+    await all_ended(server.client(), queue.name, 1)
+    template = {"name": "tick", "data": {"result": 6}}
+    await node.call(
+        "upsertScheduler", queue=queue.name, key="o", repeat={"every": 3_600_000}, template=template
+    )
+    found = await queue.schedules.get("o")
+    assert found is not None
+    assert (found.paused, found.data) == (True, {"result": 6})
+    assert await queue.schedules.resume("o")
+    stats = await node.call("workerStop", handle=queue.name)
+    assert stats["errors"] == []
+    delayed = server.client().zrange(f"bull:{queue.name}:delayed", 0, -1)
+    found = await queue.schedules.get("o")
+    assert found is not None
+    assert delayed == [found.next_job_id]
+
+
 @pytest.mark.timeout(120)
 async def test_both_kinds_of_worker_at_once_fire_each_run_once_and_miss_none(
     node: NodeDriver, queue: Queue, server: ValkeyServer

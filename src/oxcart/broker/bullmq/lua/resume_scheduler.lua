@@ -32,11 +32,12 @@ end
 if call("EXISTS", P .. run_id(scheduler, at)) == 1 then
   return every and -11 or -10
 end
--- A peer that set the paused schedule anew has made a run beyond every time.
-local beyond = run_id(scheduler, last)
-if call("ZREM", P .. "delayed", beyond) == 1 then
-  drop_deduplication(P, P .. beyond, beyond)
-  delete_data(P .. beyond)
+-- A peer that set the paused schedule anew has made a run beyond every time, with fewer digits in its id.
+for _, beyond in ipairs({ run_id(scheduler, last), "repeat:" .. scheduler .. ":" .. tostring(last) }) do
+  if call("ZREM", P .. "delayed", beyond) == 1 then
+    drop_deduplication(P, P .. beyond, beyond)
+    delete_data(P .. beyond)
+  end
 end
 make_run(scheduler, at, now, kept[1] or "", kept[2] or "{}", cjson.decode(ARGV[5]), further_of(record))
 call("ZADD", P .. "repeat", whole(at), scheduler)
