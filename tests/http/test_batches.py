@@ -116,6 +116,29 @@ async def test_an_atomic_batch_with_keys_and_targets_over_queues_is_one_script(
     assert [sum((await queue.counts()).values()) for queue in (a, b)] == [5, 4]  # the id exists in a lane
 
 
+async def test_an_atomic_batch_over_types_of_bridge_is_one_script(
+    make_queue: MakeQueue, serve: Serve, store: redis.Redis
+) -> None:
+    queues = [make_queue(name, protocol="bridge", namespace="media") for name in ("resize", "encode")]
+    client = await serve(*queues)
+    jobs: list[dict[str, Any]] = [
+        {"type": name, "payload": number} for number in range(200) for name in ("resize", "encode")
+    ]
+    jobs[3]["target"] = "all;c=gpu"
+    await client.post("/api/v1/jobs/batch", json={"jobs": jobs[:2], "atomic": True})  # loads the scripts
+    store.config_resetstat()
+    body = (await client.post("/api/v1/jobs/batch", json={"jobs": jobs, "atomic": True})).json()
+    assert (body["accepted"], body["rejected"]) == (400, 0)
+    assert [one["job"]["queue"] for one in body["results"][:2]] == ["resize", "encode"]
+    assert [(await queue.counts())["waiting"] for queue in queues] == [201, 201]
+    stats = store.info("commandstats")
+    assert sum(stats[name]["calls"] for name in stats if name.startswith("cmdstat_eval")) == 1
+    broken = [*jobs[:5], {"type": "encode", "max_attempts": 0}]
+    answer = await client.post("/api/v1/jobs/batch", json={"jobs": broken, "atomic": True})
+    assert answer.status_code == 400
+    assert [(await queue.counts())["waiting"] for queue in queues] == [201, 201]
+
+
 async def test_jobs_of_an_atomic_batch_with_targets_run_where_they_can(
     make_queue: MakeQueue, serve: Serve
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from oxcart._core import Core
 from oxcart.graph import Graph, GraphJob
 from oxcart.handle import JobHandle
 from oxcart.http import values
@@ -211,13 +212,13 @@ async def add(order: Order) -> tuple[Job, bool]:
 async def add_all(orders: list[Order]) -> list[Job]:
     """Adds all jobs or none.
 
-    Jobs of one queue and target are one call. Others are one graph without edges: one script adds them to all
-    their queues and lanes. Only on Bridge, which has no graphs, a batch over several queues takes a call for
-    each: a server that is lost between two calls leaves the first part.
+    Jobs of one queue and target are one call, and so are those of one namespace of Bridge, where one script
+    adds jobs of every type. Others are one graph without edges: one script adds them to all their queues and
+    lanes. Bridge has no graphs: there a batch over several namespaces, or with jobs that wait for others,
+    takes a call for each part, and a server that is lost between two calls leaves the first part.
     """
     first = orders[0].queue
-    places = {(order.queue.name, str(order.options.get("target") or "")) for order in orders}
-    if len(places) == 1 and not any(order.waits for order in orders):
+    if len({_place(order) for order in orders}) == 1 and not any(order.waits for order in orders):
         handles = await _add_whole(orders)
     elif first.capabilities.can("graphs"):
         graph = Graph(first)
@@ -229,25 +230,37 @@ async def add_all(orders: list[Order]) -> list[Job]:
     return await all_shown(handles, orders)
 
 
+def _place(order: Order) -> tuple[str, ...]:
+    """Returns where one script can add a job together with others."""
+    core = order.queue._core
+    if core.protocol != "bridge":
+        return order.queue.name, str(order.options.get("target") or "")
+    server = core.server
+    return server.location.url if server.location else str(server.folder), core.prefix
+
+
 async def add_each(orders: list[Order]) -> list[Job]:
     """Adds jobs in as few calls as their queues need."""
     return await all_shown(await _add_by_queue(orders), orders)
 
 
 async def _add_whole(orders: list[Order]) -> list[JobHandle[Any]]:
-    """Adds jobs of one queue and target by one script."""
+    """Adds jobs of one queue and target, or of one namespace of Bridge, by one script."""
     queue, target = orders[0].queue, orders[0].options.get("target")
     core = queue._core
     where = core if target is None else core.lane(target)
     if core.broker.partitions is not None:
         await core.broker.partitions.ready()
         orders = _together(orders)
-    jobs = [core.broker.encode(order.name, order.data, order.prepared) for order in orders]
+    jobs = [order.queue._core.broker.encode(order.name, order.data, order.prepared) for order in orders]
     if core.broker.partitions is not None and len({job.partition for job in jobs}) > 1:
         raise ValidationError("partition_key", "one for all jobs of an atomic batch", "several partitions")
-    watched = [job[0] for job, one in zip(jobs, orders, strict=True) if one.prepared.callback_url is not None]
-    if watched:
-        await core.expect_webhooks(watched)
+    watched: dict[Core, list[str]] = {}
+    for job, order in zip(jobs, orders, strict=True):
+        if order.prepared.callback_url is not None:
+            watched.setdefault(order.queue._core, []).append(job[0])
+    for own, ids in watched.items():
+        await own.expect_webhooks(ids)
     added = await where.broker.add_each(
         jobs, timeout=core.add_timeout, replicated=core.is_replicated(None), whole=True
     )
@@ -255,7 +268,7 @@ async def _add_whole(orders: list[Order]) -> list[JobHandle[Any]]:
     for one, order in zip(added, orders, strict=True):
         if isinstance(one, OxcartError):
             raise one.of_jobs(job[0] for job in jobs) if isinstance(one, Unacknowledged) else one
-        handles.append(JobHandle(queue, one.id, order.name, one.created, one.duplicate))
+        handles.append(JobHandle(order.queue, one.id, order.name, one.created, one.duplicate))
     return handles
 
 
