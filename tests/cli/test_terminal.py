@@ -79,6 +79,8 @@ RECIPES: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {
     ("schedules", "list"): (("Q",), ("Q", "--json")),
     ("schedules", "show"): (("Q", "S"), ("Q", "S", "--json")),
     ("schedules", "add"): (("Q", "\x1b[31m", "--every", "1h"),),
+    ("schedules", "pause"): (("Q", "missing-\x1b[31m"), ("Q", "S")),
+    ("schedules", "resume"): (("Q", "missing-\x1b[31m"), ("Q", "S")),
     ("schedules", "remove"): (("Q", "missing-\x1b[31m"),),
     ("groups", "show"): (("Q",), ("Q", "\x1b[31m"), ("Q", "--json")),
     ("groups", "set"): (("Q", HOSTILE, "--weight", "2"), ("Q", "--concurrent", "5")),
