@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -32,12 +33,12 @@ class Shell:
     def __init__(self, lake: Path, url: str) -> None:
         self.lake = lake
         self._commands = Commands(url)
-        self._env = {**os.environ, "OXCART_URL": url, "OXCART_LAKE": str(lake)}
+        self.env = {**os.environ, "OXCART_URL": url, "OXCART_LAKE": str(lake)}
 
     def start(self, *words: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "oxcart.cli", "pipeline", *words],
-            env=self._env,
+            env=self.env,
             capture_output=True,
             text=True,
             timeout=500,
@@ -65,6 +66,18 @@ def joined(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession
     return spark
 
 
+def count_readlink(folder: Path, shell: Shell) -> Path:
+    """Lets programs that a command starts find a ``readlink`` that notes each call; returns the notes."""
+    notes = folder / "calls"
+    notes.touch()
+    own = folder / "bin" / "readlink"
+    own.parent.mkdir()
+    own.write_text(f'#!/bin/sh\necho "$*" >> {notes}\nexec {shutil.which("readlink")} "$@"\n')
+    own.chmod(0o755)
+    shell.env["PATH"] = f"{own.parent}:{shell.env['PATH']}"
+    return notes
+
+
 def life(job: str) -> list[dict[str, str]]:
     return [
         {"event": "added", "jobId": job, "name": "welcome"},
@@ -79,7 +92,9 @@ def test_from_a_queue_to_a_report(
 ) -> None:
     emit("mail", *life("1"), *life("2"), at=FIRST)
     emit("mail", {"event": "added", "jobId": "1", "corr": "ada"}, suffix="ox:attempts", at=FIRST)
+    calls = count_readlink(tmp_path, shell)
     assert "built: 2026-11-02" in shell.start("run", "--once", "--master", "local[1]")
+    assert "_checkpoints" not in calls.read_text(), "a batch starts no process to rename its files"
     assert store.hget("bull:mail:meta", "opts.maxLenEvents") == "500000"
     standing, _ = json.loads(shell.run("status", "--json"))
     assert (standing["queue"], standing["read"], standing["lag"], standing["kept"]) == ("mail", 8, 0, 500000)

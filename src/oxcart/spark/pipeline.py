@@ -45,6 +45,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _CHECKPOINTS = "_checkpoints"
+#: Writes the files of a checkpoint. Spark's default starts 16 processes (``readlink``) per batch, to rename files of
+#: a local folder: on a busy machine a batch waits for each of them.
+_CHECKPOINT_FILES = (
+    "spark.sql.streaming.checkpointFileManagerClass",
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+)
 #: The file whose age says when old days and files were last looked for.
 _EXPIRED = "_expired"
 #: The share of time that upkeep may take beside ingest and builds.
@@ -180,6 +186,7 @@ class Pipeline:
             reader = reader.option(name, value)
         self._checkpoint.mkdir(parents=True, exist_ok=True)
         self._check_checkpoint()
+        self.spark.conf.set(*_CHECKPOINT_FILES)
         writer = (
             reader.load()
             .writeStream.foreachBatch(self._publish)

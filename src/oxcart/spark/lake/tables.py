@@ -55,6 +55,8 @@ _CROSSES_DAYS = "critical_paths"
 _BY_STREAM = (BRONZE, OPEN)
 #: Spark's default is a type that Delta does not have.
 _TIMESTAMPS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+#: Nobody reads the file ``_SUCCESS``. Hadoop starts a process (``chmod``) for every file and folder that it makes.
+_NO_MARKER = ("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
 #: How far the clock of a client may be ahead of the server's.
 SKEW_MS = 60_000
 
@@ -249,7 +251,8 @@ class Tables:
                 named = named.coalesce(parts)
             if len(known) > 1:
                 named = named.sortWithinPartitions("p_day", "p_pending", "queue")
-            writer = named.write.option("compression", "zstd").partitionBy("p_day", "p_pending")
+            writer = named.write.option("compression", "zstd").option(*_NO_MARKER)
+            writer = writer.partitionBy("p_day", "p_pending")
             writer.mode("append").parquet(str(stage))
             return [self._take(path, table) for path in sorted(stage.rglob("*.parquet"))]
         except Exception as error:
