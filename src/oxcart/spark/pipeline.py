@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 _CHECKPOINTS = "_checkpoints"
-#: Writes the files of a checkpoint. Spark's default starts 16 processes (``readlink``) per batch, to rename files of
-#: a local folder: on a busy machine a batch waits for each of them.
+#: Writes the files of a checkpoint. Spark's default starts 16 processes (``readlink``) per batch, to rename
+#: files of a local folder: on a busy machine a batch waits for each of them.
 _CHECKPOINT_FILES = (
     "spark.sql.streaming.checkpointFileManagerClass",
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",

@@ -55,7 +55,7 @@ _CROSSES_DAYS = "critical_paths"
 _BY_STREAM = (BRONZE, OPEN)
 #: Spark's default is a type that Delta does not have.
 _TIMESTAMPS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-#: Nobody reads the file ``_SUCCESS``. Hadoop starts a process (``chmod``) for every file and folder that it makes.
+#: Nobody reads the file ``_SUCCESS``. Hadoop starts a process (``chmod``) for every file and folder.
 _NO_MARKER = ("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
 #: How far the clock of a client may be ahead of the server's.
 SKEW_MS = 60_000
