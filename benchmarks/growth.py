@@ -147,7 +147,7 @@ async def measure(question: Question, size: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with ValkeyServer() as server:
-            client: Any = server.client()
+            client: Any = server.client(socket_timeout=600)
             async with Queue("counted", url=server.url) as queue:
                 await fill(queue, before(question, size))
             client.save()
@@ -155,7 +155,7 @@ async def measure(question: Question, size: int) -> dict[str, float]:
             # The same data under callgrind, with a slow clock: periodic work depends on time, not on jobs.
             server._binary = counting_server(folder)
             server.options |= {"hz": 1, "dynamic_hz": False}
-            server.start()
+            server.start(within=1200)  # a million jobs are read many times slower than without callgrind
             counter = Counter(server, folder)
             async with Queue("counted", url=server.url, add_timeout=600) as queue:
                 return await _count(queue, counter, question, size)

@@ -115,8 +115,8 @@ class ValkeyServer:
         """Return a plain redis-py client with text replies."""
         return redis.Redis(host="127.0.0.1", port=self.port, **{"decode_responses": True, **options})
 
-    def start(self) -> Self:
-        """Start and wait until the server answers PING."""
+    def start(self, within: float = _LIMIT) -> Self:
+        """Start and wait until the server answers PING, for so many seconds at most."""
         if self.running:
             return self
         for attempt in range(20):
@@ -126,7 +126,7 @@ class ValkeyServer:
             if attempt and not self._used and "cluster_port" in self.options:
                 self.options["cluster_port"] = free_port()
             self._spawn()
-            if self._await_ready():
+            if self._await_ready(within):
                 self._used = True
                 return self
             self._reap()
@@ -200,9 +200,9 @@ class ValkeyServer:
             start_new_session=True,
         )
 
-    def _await_ready(self) -> bool:
+    def _await_ready(self, within: float) -> bool:
         assert self._process is not None
-        end = time.monotonic() + _LIMIT
+        end = time.monotonic() + within
         while time.monotonic() < end and self._process.poll() is None:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as link:
                 link.sendall(b"PING\r\n")
