@@ -167,7 +167,8 @@ class Claims:
         station.root.owing[station] = self._owing[station.root] = None
         if station.retired and station not in self._stations:
             self._stations.append(station)
-        self._pump_soon()
+        if not self._pumping:
+            self._pump_soon()
 
     def join(self, station: Station) -> None:
         """Starts claiming from a lane."""

@@ -218,7 +218,8 @@ class Executor:
                     raise
                 self._waking = False
             job = self._backlog.popleft()
-            self._wake()
+            if self._backlog and not self._waking:
+                self._wake()
             place.job = job
             try:
                 outcome = await self._attempt(job, me)
@@ -262,6 +263,8 @@ class Executor:
                     result = await self._through_middleware(job, handler)
                 else:
                     result = await self._call(job, handler)
+            except (Suspended, BaseExceptionGroup) as error:
+                result = suspension_of(job, error)
             finally:
                 if span is not None:
                     span.leave(token)
@@ -325,33 +328,35 @@ class Executor:
         The job's timeout applies, else the worker's. A handler's timeout may shorten it, never extend it. No
         attempt outlives its job's lifetime.
         """
-        asked = job.options.timeout
+        claim = job.claim
+        asked = claim.options.timeout
         limit = self._timeout if asked is UNSET else None if asked is None else asked / 1000
         least = job.handler.options.timeout if job.handler else None
         if isinstance(least, int) and (limit is None or least / 1000 < limit):
             limit = least / 1000
+        if claim.expires_ms is None:
+            return limit
         life = self._verdict.life_left(job)
         if life is not None and (limit is None or life / 1000 < limit):
             job.limit_is_life = True
             return life / 1000
         return limit
 
-    async def _call(self, job: RunningJob, handler: Handler) -> Any:
+    def _call(self, job: RunningJob, handler: Handler) -> Awaitable[Any]:
+        """Calls the handler; not a coroutine of its own, because one more per job is not free."""
         arguments = handler.arguments(job.raw_data)
         if handler.batch is not None:
-            return await self._batches.run(job, handler, arguments.get("item"))
-        try:
-            if handler.kind == "async":
-                if handler.takes_job is not None:
-                    arguments[handler.takes_job] = job
-                if handler.needs:
-                    return await self._with_needs(job, handler, arguments)
-                return await handler.function(**arguments)
-            if handler.kind == "thread":
-                return await self._in_thread(job, handler, arguments)
-            return await self._processes.run(job, handler, arguments)
-        except (Suspended, BaseExceptionGroup) as error:
-            return suspension_of(job, error)
+            return self._batches.run(job, handler, arguments.get("item"))
+        if handler.kind == "async":
+            if handler.takes_job is not None:
+                arguments[handler.takes_job] = job
+            if handler.needs:
+                return self._with_needs(job, handler, arguments)
+            called: Awaitable[Any] = handler.function(**arguments)
+            return called
+        if handler.kind == "thread":
+            return self._in_thread(job, handler, arguments)
+        return self._processes.run(job, handler, arguments)
 
     async def _with_needs(self, job: RunningJob, handler: Handler, arguments: dict[str, Any]) -> Any:
         async with self._injector.job(handler.needs, job) as opened:
@@ -363,7 +368,10 @@ class Executor:
 
     async def _through_middleware(self, job: RunningJob, handler: Handler) -> Any:
         async def innermost(job: RunningJob) -> Any:
-            return await self._call(job, handler)
+            try:
+                return await self._call(job, handler)
+            except (Suspended, BaseExceptionGroup) as error:
+                return suspension_of(job, error)  # for the layers a suspended handler has returned
 
         call: Call = innermost
         for layer in reversed(self._middleware):

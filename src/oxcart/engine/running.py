@@ -71,7 +71,6 @@ class RunningJob(Parent):
         "_cancelled",
         "_data",
         "_opened",
-        "_options",
         "_steps",
         "began",
         "cancel_reason",
@@ -138,7 +137,6 @@ class RunningJob(Parent):
         self.stop: Callable[[], object] | None = None
         self._data: Any = _MISSING
         self._opened: bytes | None = None
-        self._options: JobOptions | None = None
         self._cancelled: asyncio.Event | None = None
         self._steps: RunSteps | None = None
         #: Why the handler was ended before its end; None unless it sleeps or waits for a signal.
@@ -195,9 +193,7 @@ class RunningJob(Parent):
     @property
     def options(self) -> JobOptions:
         """The job's options."""
-        if self._options is None:
-            self._options = self.claim.options
-        return self._options
+        return self.claim.options
 
     @property
     def type(self) -> str:

@@ -176,10 +176,9 @@ class Worker:
         self._ask = msgspec.structs.replace(ask, version=read_version(version), isolates=True)
         self._stations: list[Station] = []
         self._state: Any = None
-        self._stopping = asyncio.Event()
-        self._eased = asyncio.Event()
-        #: Whether the worker claims no jobs until ``resume``.
-        self.is_paused = False
+        self._stopping, self._eased = asyncio.Event(), asyncio.Event()
+        self._pausing = 0  # pauses that wait for the running jobs
+        self.is_paused = False  #: Whether it claims no jobs until ``resume``.
         self._given_up: set[RunningJob] = set()
         self._failure: BaseException | None = None
         #: Set once the worker claims jobs.
@@ -262,9 +261,13 @@ class Worker:
         self._claims.paused = True
         if wait:
             await self._claims.drained()  # a claim in flight may still return jobs
-            while (self._executor.load or self._arrivals.held) and not self._stopping.is_set():
-                self._eased.clear()
-                await self._eased.wait()
+            self._pausing += 1
+            try:
+                while (self._executor.load or self._arrivals.held) and not self._stopping.is_set():
+                    self._eased.clear()
+                    await self._eased.wait()
+            finally:
+                self._pausing -= 1
             await self._claims.drained()
 
     def resume(self) -> None:
@@ -474,7 +477,8 @@ class Worker:
         self._claims.submit(job.station, job, outcome)
 
     def _ended(self, station: Station, job: RunningJob, outcome: Outcome, code: Code) -> None:
-        self._eased.set()
+        if self._pausing:
+            self._eased.set()
         if code == _DONE_WITHOUT_PARENT:
             code = _DONE
             log.error(

@@ -56,20 +56,23 @@ def encode(value: Any, *, field: str = "data") -> bytes:
             string nor an integer, an integer beyond 64 bit, or an object of an unsupported type.
     """
     try:
-        if type(value) is dict:
+        kind = type(value)
+        if kind is str or value is None or kind is bool:
+            return _encode(value)
+        if kind is dict:
             # The common job is a flat dict. One loop, spelled out: in C (map, issuperset) it is slower.
             for key, item in value.items():
-                kind = type(item)
+                inner = type(item)
                 if type(key) is not str:
                     break
-                if kind is str or item is None or kind is bool:
+                if inner is str or item is None or inner is bool:
                     continue
-                if kind is int and _MIN_INT <= item <= _MAX_INT:
+                if inner is int and _MIN_INT <= item <= _MAX_INT:
                     continue
                 break
             else:
                 return _encode(value)
-        if type(value) is msgspec.Raw:
+        if kind is msgspec.Raw:
             return bytes(value)
         if _is_plain(value):
             return _encode(value)

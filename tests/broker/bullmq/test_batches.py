@@ -12,7 +12,7 @@ import pytest_asyncio
 import redis
 
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.bullmq.claimed import BullMQClaim
+from oxcart.broker.bullmq.claimed import BullMQClaim, NewClaim
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, ClaimedJob, Outcome, OutcomeKind
 from oxcart.model.options import JobOptions
@@ -288,3 +288,31 @@ async def test_jobs_with_fields_in_any_order_keep_their_values(
         assert job.starts == int(values.get("ats", 0)) + 1
         assert job.options.attempts == json.loads(values["opts"])["attempts"]
         assert job.correlation_id == values.get("ox:corr")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"name": "\udcff"},
+        {"opts": '{"attempts":3,"timeout":5'},
+        {"timestamp": "yesterday"},
+        {"delay": "9" * 16},
+        {"priority": ""},
+        {"opts": '{"removeOnComplete":true,"backoff":"fixed"}', "data": "[1"},
+    ],
+)
+async def test_new_jobs_read_as_those_with_more_fields(
+    broker: BullMQBroker, store: redis.Redis, changed: dict[str, str]
+) -> None:
+    fields = {"name": "n", "data": "{}", "opts": "{}", "timestamp": "5", "delay": "0", "priority": "0"}
+    for job_id in ("first", "second"):  # the second comes without names
+        stored = {key: value.encode("utf-8", "surrogateescape") for key, value in (fields | changed).items()}
+        store.hset(f"bull:q:{job_id}", mapping=dict[Any, Any](stored))
+        store.lpush("bull:q:wait", job_id)
+    whole, new = (await broker.claim(Ask(2))).jobs
+    assert isinstance(new, NewClaim)
+    assert not isinstance(whole, NewClaim)
+    read = [name for name, member in vars(BullMQClaim).items() if isinstance(member, property)]
+    assert {name: getattr(new, name) for name in read} == {name: getattr(whole, name) for name in read}
+    assert (new.starts, type(new.starts)) == (1, int)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -132,6 +133,28 @@ class TestForeignIds:
         assert (await broker.recover(interval_ms=1)).ids == [odd]
         await broker.remove_job(odd)
         assert not store.exists(b"bull:q:" + raw)
+
+    async def test_new_jobs_after_an_id_that_is_no_text_keep_their_values(
+        self, broker: BullMQBroker, store: redis.Redis
+    ) -> None:
+        """The names of their fields are sent once, with the first job of the reply."""
+        for raw in (b"\xff\xfe", b"one", b"two"):
+            fields = {
+                "name": b"n-" + raw,
+                "data": "{}",
+                "opts": "{}",
+                "timestamp": 1,
+                "delay": 0,
+                "priority": 0,
+            }
+            store.hset(b"bull:q:" + raw, mapping=dict[Any, Any](fields))
+            store.lpush("bull:q:wait", raw)
+        claimed = await broker.claim(Ask(count=5))
+        assert [(job.id, job.name, job.fault) for job in claimed.jobs] == [
+            ("one", "n-one", ""),
+            ("two", "n-two", ""),
+        ]
+        assert len(claimed.orphans) == 1
 
 
 async def test_a_stalled_check_guard_without_an_end_is_taken_over(

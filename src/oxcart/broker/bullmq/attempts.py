@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from oxcart.broker.bullmq.claimed import BullMQClaim
+from oxcart.broker.bullmq.claimed import BullMQClaim, NewClaim
+from oxcart.broker.bullmq.codec import read_options
+from oxcart.broker.faults import DIGITS, fault_in
 from oxcart.broker.port import Ask, Claimed, ClaimedJob, Outcome, OutcomeKind
 from oxcart.broker.stored import count_of
 
@@ -86,7 +88,7 @@ def read_claim(answer: Any, token: str) -> Claimed:
     aside, now, suspects = [], answer[8], False
     between = b"\0" + token[:NONCE].encode()
     names: tuple[bytes, ...] = ()
-    first = answer[7] != 1  # a repeated answer is read after the claim, a first answer before it
+    first = int(answer[7] != 1)  # a repeated answer is read after the claim, a first answer before it
     for joined in answer[1]:
         flat = joined.split(between)
         raw_id = flat[0]
@@ -94,10 +96,8 @@ def read_claim(answer: Any, token: str) -> Claimed:
         if plain:  # values alone, and no starts among them
             del flat[0]
             fields = dict(zip(names, flat, strict=False))
-            starts = 0
         else:
             fields = dict(zip(flat[1::2], flat[2::2], strict=True))
-            starts = count_of(fields.get(b"ats"))
             if len(flat) == SIX_FIELDS:
                 names = tuple(fields)
             if b"stc" in fields:
@@ -107,7 +107,10 @@ def read_claim(answer: Any, token: str) -> Claimed:
         except UnicodeDecodeError:  # no worker could name this id: the stalled check recovers it
             aside.append(raw_id)
             continue
-        jobs.append(BullMQClaim(job_id, token, starts + first, now, fields, plain))
+        if plain:
+            jobs.append(_new(job_id, token, first, now, fields))
+        else:
+            jobs.append(BullMQClaim(job_id, token, count_of(fields.get(b"ats")) + first, now, fields))
     found = Claimed(
         jobs,
         answer[2],
@@ -126,3 +129,24 @@ def read_claim(answer: Any, token: str) -> Claimed:
         found.more = found.more or answer[10] == 1
         found.empty = [(i - 1, due) for i, due in zip(answer[11][::2], answer[11][1::2], strict=True)]
     return found
+
+
+def _new(job_id: str, token: str, starts: int, now: int, fields: dict[bytes, bytes]) -> NewClaim:
+    """Returns a claimed job that has the six fields of a new one."""
+    options, fault = read_options(fields[b"opts"])
+    name = fields[b"name"]
+    numbers = fields[b"timestamp"] + fields[b"delay"] + fields[b"priority"]
+    if not (numbers.isdigit() and len(numbers) <= DIGITS and name.isascii()):
+        fault = fault_in(fields) or fault
+    return NewClaim(
+        job_id,
+        token,
+        starts,
+        now,
+        fields,
+        None,
+        name.decode("utf-8", "replace"),
+        fields[b"data"],
+        fault,
+        options,
+    )

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oxcart.broker.bullmq import codec
-from oxcart.broker.faults import fault_of_plain
 from oxcart.broker.stored import count_of, decode_tags, json_of, step_fields, text_of
 from oxcart.model.job import Job
 from oxcart.model.masking import masked
-from oxcart.model.options import JobOptions
+from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
 
 if TYPE_CHECKING:
     from oxcart.broker.sealing import Sealer
@@ -22,7 +21,6 @@ class BullMQClaim(msgspec.Struct):
 
     Attributes:
         fields: The job's hash before the claim.
-        plain: Whether the hash is known to have the six fields of a new job and no others.
     """
 
     id: str
@@ -30,7 +28,6 @@ class BullMQClaim(msgspec.Struct):
     starts: int
     started_ms: int
     fields: dict[bytes, bytes]
-    plain: bool = False
     _options: JobOptions | None = None
 
     def __repr__(self) -> str:
@@ -39,8 +36,6 @@ class BullMQClaim(msgspec.Struct):
     @property
     def earlier(self) -> int:
         """Attempts ended so far, as ``finish.lua`` receives them; -1 if the script must read more."""
-        if self.plain:
-            return 0
         fields = self.fields
         if (
             b"deid" in fields
@@ -62,10 +57,7 @@ class BullMQClaim(msgspec.Struct):
 
     @property
     def fault(self) -> str:
-        if not self.plain:
-            return codec.fault_of(self.fields)
-        self._options, fault = codec.read_options(self.fields[b"opts"])
-        return fault_of_plain(self.fields) or fault
+        return codec.fault_of(self.fields)
 
     @property
     def options(self) -> JobOptions:
@@ -116,8 +108,6 @@ class BullMQClaim(msgspec.Struct):
 
     @property
     def has_conditions(self) -> bool:
-        if self.plain:
-            return False
         fields = self.fields
         return b"ox:lifetime" in fields or b"ox:cancel" in fields or b"defa" in fields or b"stc" in fields
 
@@ -171,3 +161,21 @@ class BullMQClaim(msgspec.Struct):
         if sealer is not None:
             fields = codec.open_fields(sealer, self.id, fields)
         return codec.decode_job(queue, self.id, fields, "active")
+
+
+class NewClaim(BullMQClaim):
+    """A claimed job with the six fields of a new one and no others, as nearly every job has.
+
+    What the engine reads of every job is decoded once, with the reply, and what such a job cannot have is a
+    constant: a property per job is not free.
+    """
+
+    name: str = ""
+    payload: bytes = b"null"
+    fault: str = ""
+    options: JobOptions = DEFAULT_OPTIONS
+    earlier: int = 0
+    has_conditions: bool = False
+    expires_ms: int | None = None
+    callback_url: str | None = None
+    advances_schedule: bool = False
