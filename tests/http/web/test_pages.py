@@ -126,6 +126,43 @@ async def test_every_field_of_a_job_is_escaped(make_queue: MakeQueue, serve: Ser
         assert "49" not in re.findall(r"\$\{7\*7\}(\d*)", page.text)
 
 
+async def test_what_results_groups_workers_and_schedules_carry_is_escaped(
+    make_queue: MakeQueue, serve: Serve
+) -> None:
+    queue = make_queue("q")
+    evil = EVIL.replace("\r\n", " ").replace("\u2028", " ").replace("\x1b", "")
+
+    plain = evil.replace("\u202e", "")
+
+    @queue.job(name=evil, history=True)
+    async def evil_one(job: RunningJob) -> dict[str, Any]:
+        await job.step(plain, make_step)
+        return {EVIL: EVIL}
+
+    def make_step() -> str:
+        return EVIL
+
+    async with Worker(queue, name=plain).running():
+        job = await queue.add(evil, {}, limit_key=plain)
+        await job.result(30)
+        await queue.schedules.upsert("<img src=x>", cron="0 7 * * *", name=evil, data={EVIL: EVIL})
+        await queue.limits.set_type_limit(plain, concurrent=2)
+        await queue.limits.set_key_limit(concurrent=50)
+        client = await serve(queue)
+        await queue.pause()
+        await queue.add_many([("send", {}, {"group": plain})] * 30)
+        await queue.add("render", {}, target=Target(capabilities="gpu"), tags={"<b>": evil})
+        for path in (*PAGES_OF_A_JOB, "/schedules", "/limits", "/jobs", "/jobs?state=ready", "/audit"):
+            page = await client.get(path.format(id=httpx.QueryParams({"id": job.id})))
+            assert page.status_code == 200, path
+            names = {tag for tag, _ in tags(page.text)}
+            assert not names & {"img", "b", "iframe"}, path
+            for tag, attributes in tags(page.text):
+                assert not [name for name in attributes if name.startswith("on")], (path, tag)
+            assert "\u202e" not in page.text, path
+            assert "\x1b" not in page.text, path
+
+
 #: Pages that show a job; ``{id}`` stands for ``id=…``.
 PAGES_OF_A_JOB = [
     "/",
