@@ -53,6 +53,9 @@ def test_one_command_runs_everything_and_one_signal_ends_it(start: Start, tmp_pa
         job = client.post("/api/v1/jobs", json={"type": "welcome", "payload": {"to": "Ada"}}).json()
         waited = client.get(f"/api/v1/jobs/{job['id']}/wait?timeout=60s").json()
         assert (waited["state"], waited["success"]) == ("completed", True)
+        metrics = httpx.get(f"http://127.0.0.1:{port + 1}/metrics", timeout=60)
+        assert "bullmq_active_workers" in metrics.text
+        assert client.get("/", headers={"Accept": "text/html"}).status_code == 200
         # The worker is killed: it is said, and another one runs the next job.
         work = next(pid for pid in pids if "work" in Path(f"/proc/{pid}/cmdline").read_text().split("\0"))
         os.kill(work, signal.SIGKILL)

@@ -203,6 +203,14 @@ async def test_dead_letters_are_replayed_and_removed_after_a_dry_run(queue: Queu
     assert "Replay 1 job?" in (await client.post("/dead/replay?queue=q&type=charge", data=form)).text
     answer = await client.post("/dead/replay?queue=q&type=charge", data={**form, "confirm": "yes"})
     assert answer.headers["location"] == "/dead?did=replayed&n=1"
+    await fail_one(queue, name="charge", reason="no answer from the bank")
+    assert "charge" in (await client.get("/dead?queue=q&reason=BANK")).text
+    assert "No dead letters" in (await client.get("/dead?queue=q&reason=full")).text
+    page = (await client.post("/dead/replay?queue=q&reason=bank", data=form)).text
+    assert "Replay 2 jobs?" in page  # the replayed one has failed for the same reason
+    assert '<input type="hidden" name="reason" value="bank">' in page
+    answer = await client.post("/dead/purge?queue=q&reason=bank", data={**form, "confirm": "yes"})
+    assert answer.headers["location"] == "/dead?did=purged&n=2"
     answer = await client.post("/dead/purge?queue=q", data={**form, "confirm": "yes"})
     assert answer.headers["location"] == "/dead?did=purged&n=1"
     assert (await queue.counts())["failed"] == 0

@@ -39,6 +39,7 @@ class DeadPage(View):
         if self._queue:
             self.service.queue(self._queue)
         self._type = self.query.get("type", "").strip()
+        self._reason = self.query.get("reason", "").strip()
 
     async def load(self) -> dict[str, Any]:
         """Reads the newest dead letters."""
@@ -50,15 +51,18 @@ class DeadPage(View):
         jobs = []
         for name in names:
             letters = self.service.queue(name).dead_letters
-            found = await letters.list(limit=ROWS if self._queue else EACH, name=self._type or None)
+            found = await letters.list(
+                limit=ROWS if self._queue else EACH, name=self._type or None, reason=self._reason or None
+            )
             jobs += [job_body(job, name) for job in found]
         jobs.sort(key=lambda job: job.updated_at, reverse=True)
         return {
             "jobs": jobs[:ROWS],
             "queue": self._queue,
             "job_type": self._type,
+            "reason": self._reason,
             "cut": len(jobs) >= ROWS,
-            "link_of": lambda name: link("/dead", queue=name, type=self._type),
+            "link_of": lambda name: link("/dead", queue=name, type=self._type, reason=self._reason),
             "with_letters": [track.name for track in full[:MOST_QUEUES]],
         }
 
@@ -74,7 +78,9 @@ def _route(verb: str, opt: dict[str, Any]) -> HTTPRouteHandler:
         fields, _ = await read_form(request)
         queue = service.queue(fields.get("queue", ""))
         back = safe_next(fields.get("back", "/dead"))
-        which: Any = {"name": fields.get("type") or None}
+        which: Any = {
+            name: fields.get(field) or None for name, field in (("name", "type"), ("reason", "reason"))
+        }
         dry = fields.get("confirm") != "yes"
         letters = queue.dead_letters
         if verb == "replay":
@@ -92,7 +98,10 @@ def _route(verb: str, opt: dict[str, Any]) -> HTTPRouteHandler:
             "count": done.matched,
             "sample": [(queue.name, job) for job in sample if job is not None],
             "target": f"/dead/{verb}",
-            "hidden": [("queue", queue.name), ("type", fields.get("type", "")), ("back", back)],
+            "hidden": [
+                *((name, fields.get(name, "")) for name in ("queue", "type", "reason")),
+                ("back", back),
+            ],
             "back": back,
             "words": words[1],
             "is_severe": verb == "purge",
