@@ -2,13 +2,15 @@
 
 A worker is one process with one processor. It has slots, and calls one master after another: a call commits
 the attempts that have ended and claims into all free slots. A call waits for the worker's processor, the way
-to the master and the master's processor, in that order. Handlers wait without using a processor.
+to the master and the master's processor, in that order. Handlers wait without using a processor. They start
+one after another, so the jobs of one call do not end at once, and later calls are smaller.
 
 Time is in seconds.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Generator
@@ -21,6 +23,10 @@ import simpy
 BATCH = 50
 #: Calls that claim from one master before a worker turns to the next.
 TURN = 10
+#: Seconds between two moments at which a worker's event loop looks at its timers: epoll counts whole ms.
+TICK = 0.001
+#: Seconds without work after which the caches of a processor are cold.
+COLD = 0.0005
 
 Steps = Generator[Any, Any, None]
 
@@ -35,6 +41,8 @@ class Costs:
         server_add: The server, per added job.
         worker_call: The worker, per call.
         worker_job: The worker, per job: decoding, handler, encoding.
+        server_cold: The server, for the first work after a pause, beside its other costs.
+        worker_cold: The same of a worker.
     """
 
     server_call: float
@@ -42,6 +50,8 @@ class Costs:
     server_add: float
     worker_call: float
     worker_job: float
+    server_cold: float = 0.0
+    worker_cold: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,7 @@ class Plan:
         way: Seconds from a worker to a master and back.
         rate: Jobs added per second over all masters; None for more than can be processed.
         cores: Processors that all share, as on one machine; None if each process has its own.
+        parts: Parts of a claimed batch whose handlers start and end one after another.
     """
 
     workers: int = 1
@@ -65,6 +76,7 @@ class Plan:
     way: float = 0.0002
     rate: float | None = None
     cores: int | None = None
+    parts: int = 4
 
 
 @dataclass
@@ -76,7 +88,9 @@ class Result:
         calls: Calls per job.
         server_load: The part of the time in which a master is busy, the mean of all.
         worker_load: The same of a worker.
-        wait_p50: Seconds from an add to the claim, for half of the jobs; 0 without a rate.
+        wait_mean: Seconds from an add to the claim, the mean; 0 without a rate.
+        wait_p50: The same for half of the jobs.
+        wait_p90: The same for 9 of 10.
         wait_p99: The same for 99 of 100.
     """
 
@@ -84,7 +98,9 @@ class Result:
     calls: float
     server_load: float
     worker_load: float
+    wait_mean: float
     wait_p50: float
+    wait_p90: float
     wait_p99: float
 
 
@@ -93,6 +109,7 @@ class _Master:
     processor: simpy.Resource
     waiting: deque[float] = field(default_factory=deque)
     busy: float = 0.0
+    idle_since: float = -1.0
 
 
 class Fleet:
@@ -108,6 +125,7 @@ class Fleet:
         self._plan, self._costs = plan, costs
         self._env = simpy.Environment()
         self._dice = random.Random(seed)
+        self._arrivals = random.Random(seed)  # the same whatever else is random
         self._cores = simpy.Resource(self._env, plan.cores) if plan.cores else None
         self._masters = [_Master(simpy.Resource(self._env)) for _ in range(plan.masters)]
         self._idle: deque[simpy.Event] = deque()  # workers that wait for a marker of any master
@@ -135,7 +153,9 @@ class Fleet:
             calls=self._calls / max(1, self._done),
             server_load=sum(one.busy for one in self._masters) / plan.masters / seconds,
             worker_load=self._worked / plan.workers / seconds,
+            wait_mean=sum(waits) / len(waits),
             wait_p50=waits[len(waits) // 2],
+            wait_p90=waits[len(waits) * 9 // 10],
             wait_p99=waits[len(waits) * 99 // 100],
         )
 
@@ -143,24 +163,32 @@ class Fleet:
         """Adds jobs one by one at random times, which costs the master its part."""
         batch = max(1, round(rate / 5_000))  # of a fast queue several arrive together
         while True:
-            yield self._env.timeout(self._dice.expovariate(rate / batch))
+            yield self._env.timeout(self._arrivals.expovariate(rate / batch))
             self._env.process(self._add(master, batch))
 
     def _add(self, master: _Master, jobs: int) -> Steps:
-        yield from self._use(master.processor, self._costs.server_add * jobs, master)
+        yield from self._use(self._costs.server_add * jobs, master=master)
         master.waiting.extend([self._env.now] * jobs)
         if self._idle:
             self._idle.popleft().succeed()
 
-    def _use(self, processor: simpy.Resource, seconds: float, master: _Master | None = None) -> Steps:
+    def _use(self, seconds: float, *, worker: _Worker | None = None, master: _Master | None = None) -> Steps:
+        """Takes the processor of a worker or of a master; no piece of work takes as long as the last one."""
+        processor = (master or worker).processor  # type: ignore[union-attr]
         with processor.request() as mine:
             yield mine
+            used = master or worker
+            assert used is not None
+            if self._env.now - used.idle_since > COLD:
+                seconds += self._costs.worker_cold if master is None else self._costs.server_cold
+            seconds *= 0.5 + self._dice.random()
             if self._cores is None:
                 yield self._env.timeout(seconds)
             else:
                 with self._cores.request() as core:
                     yield core
                     yield self._env.timeout(seconds)
+        used.idle_since = self._env.now
         if master is None:
             self._worked += seconds
         else:
@@ -186,7 +214,7 @@ class Fleet:
 
     def _call(self, state: _Worker, ended: int, claimed: int) -> Steps:
         plan, costs, env = self._plan, self._costs, self._env
-        yield from self._use(state.processor, costs.worker_call)
+        yield from self._use(costs.worker_call, worker=state)
         yield env.timeout(plan.way / 2)
         master = self._masters[state.master]
         found = claimed
@@ -194,7 +222,7 @@ class Fleet:
             found = min(claimed, len(master.waiting))
             self._waits += [env.now - master.waiting.popleft() for _ in range(found)]
         work = costs.server_call + costs.server_job * (ended + found) / 2
-        yield from self._use(master.processor, work, master)
+        yield from self._use(work, master=master)
         yield env.timeout(plan.way / 2)
         self._calls += 1
         self._done += ended
@@ -209,9 +237,23 @@ class Fleet:
             env.process(self._handle(state, found))
 
     def _handle(self, state: _Worker, jobs: int) -> Steps:
-        yield from self._use(state.processor, self._costs.worker_job * jobs)
-        if self._plan.handler:
-            yield self._env.timeout(self._plan.handler)
+        if not self._plan.handler:
+            yield from self._use(self._costs.worker_job * jobs, worker=state)
+            self._end(state, jobs)
+            return
+        part = -(-jobs // self._plan.parts)
+        for first in range(0, jobs, part):
+            some = min(part, jobs - first)
+            yield from self._use(self._costs.worker_job * some, worker=state)
+            self._env.process(self._sleep(state, some))
+
+    def _sleep(self, state: _Worker, jobs: int) -> Steps:
+        ends = self._env.now + self._plan.handler
+        yield self._env.timeout(math.ceil(ends / TICK) * TICK - self._env.now)
+        self._end(state, jobs)
+
+    @staticmethod
+    def _end(state: _Worker, jobs: int) -> None:
         state.ended += jobs
         state.free += jobs
         state.tell()
@@ -244,6 +286,7 @@ class _Worker:
     turn: int = 0
     empty: bool = False
     is_waiting: bool = False
+    idle_since: float = -1.0
 
     def tell(self) -> None:
         if not self.changed.triggered:

@@ -148,9 +148,9 @@ def measure(queues: int, workers: int, seconds: float, settle: float, *, routed:
 
 
 def _until_quiet(client: Any) -> None:
-    """Waits until the first claims of all queues are over: three seconds with few scripts."""
+    """Waits until the first claims of all queues are over: five seconds with few scripts."""
     quiet, last, end = 0, _facts(client, 1)[1], time.monotonic() + LONGEST_START
-    while quiet < 3 and time.monotonic() < end:
+    while quiet < 5 and time.monotonic() < end:
         time.sleep(1)
         now = _facts(client, 1)[1]
         quiet, last = quiet + 1 if now - last < 100 else 0, now

@@ -52,6 +52,20 @@ def test_what_is_added_is_processed_and_waits_longer_under_load() -> None:
     assert busy.calls < calm.calls, "batches grow by themselves"
 
 
+def test_calls_are_smaller_when_handlers_wait() -> None:
+    at_once = Fleet(Plan(handler=0.05, parts=1), COSTS).run(4.0, warm=0.5)
+    apart = Fleet(Plan(handler=0.05), COSTS).run(4.0, warm=0.5)
+    assert apart.throughput == near(at_once.throughput)
+    assert apart.calls > 1.2 * at_once.calls
+
+
+def test_a_server_with_pauses_does_its_work_with_cold_caches() -> None:
+    cold = Costs(50e-6, 15e-6, 10e-6, 100e-6, 30e-6, server_cold=300e-6)
+    calm, busy = Plan(concurrency=10, handler=0.1), Plan(workers=10)
+    assert Fleet(calm, cold).run(5.0).server_load > 1.5 * Fleet(calm, COSTS).run(5.0).server_load
+    assert Fleet(busy, cold).run(0.5).throughput == near(Fleet(busy, COSTS).run(0.5).throughput)
+
+
 def test_a_run_can_be_repeated() -> None:
     plan = Plan(workers=3, masters=2, rate=5_000)
     assert Fleet(plan, COSTS).run(0.5) == Fleet(plan, COSTS).run(0.5)
