@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import sys
 from types import ModuleType
@@ -22,22 +23,19 @@ async def fail(job: Job, token: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "kind", "words"),
-    [
-        (object(), TypeError, "Object of type object is not JSON serializable"),
-        ({"x": [1j]}, TypeError, "Object of type complex is not JSON serializable"),
-        (float("nan"), ValueError, "Out of range float values are not JSON compliant"),
-    ],
+    ("data", "kind"), [(object(), TypeError), ({"x": [1j]}, TypeError), (float("nan"), ValueError)]
 )
 async def test_data_that_is_no_json_is_refused_as_there_and_as_here(
-    make: Make, store: redis.Redis, data: Any, kind: type[Exception], words: str
+    make: Make, store: redis.Redis, data: Any, kind: type[Exception]
 ) -> None:
     queue = make(Queue, "q")
+    with pytest.raises(kind) as there:
+        json.dumps(data, allow_nan=False)
     for adding in (queue.add("n", data), queue.upsertJobScheduler("s", {"every": 1000}, "n", data)):
         with pytest.raises(PayloadError) as caught:
             await adding
         assert isinstance(caught.value, kind)
-        assert str(caught.value) == words
+        assert str(caught.value) == str(there.value)
     assert store.dbsize() == 0, "nothing was written"
 
 

@@ -303,7 +303,7 @@ class TestLenientPayloads:
         assert Handler("work", work).arguments(raw) == {"n": number, "s": "\ud83d"}
 
     @pytest.mark.parametrize(
-        "raw", [b"[" * 1200 + b"]" * 1200, b'{"s":' + b"9" * 5000 + b"}", b'{"s":', b"\xff"]
+        "raw", [b"[" * 100_000 + b"]" * 100_000, b'{"s":' + b"9" * 5000 + b"}", b'{"s":', b"\xff"]
     )
     def test_a_field_that_cannot_be_decoded_is_undecodable(self, raw: bytes) -> None:
         def work(s: Any) -> None: ...

@@ -20,7 +20,7 @@ from tests.cli.conftest import Commands
 from tests.servers import ValkeyServer
 from tests.signals import eventually
 
-DEEP = b"[" * 1200 + b"]" * 1200
+DEEP = b"[" * 100_000 + b"]" * 100_000
 DEEPER = b'{"a":' * 100_000 + b"1" + b"}" * 100_000
 LONG = b"9" * 400
 LONGER = b"9" * 5000

@@ -52,9 +52,13 @@ def working(queue: sync.Queue) -> Iterator[None]:
     assert ended.wait(60)
 
 
+#: Python 3.12 warns of every fork of a process with threads, which is what these scripts are about.
+WARNINGS = ["-W", "error::ResourceWarning", "-W", "ignore:This process:DeprecationWarning"]
+
+
 def run_script(code: str, url: str, *, timeout: float = 60) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "error::ResourceWarning", "-c", textwrap.dedent(code)],
+        [sys.executable, *WARNINGS, "-c", textwrap.dedent(code)],
         env={**os.environ, "OXCART_URL": url},
         capture_output=True,
         text=True,
