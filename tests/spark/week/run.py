@@ -8,7 +8,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,14 @@ from tests.spark.week.traffic import DAY_MS, ENTRIES_A_JOB, Traffic, key, prepar
 #: Files of a table and day at most: fewer than 16 for each of the sizes from 1 KiB to 32 MiB, which triple
 #: (`oxcart.spark.lake.upkeep`), and as many that the next build replaces.
 MOST_FILES = 15 * 10 + 32
-#: The share of steps at the begin and end that are not killed, and whose costs are compared.
+#: The share of steps at the begin and end whose costs are compared; nothing is killed in the first of them.
 _CALM = 0.15
+#: The share of steps after which nothing is killed: memory is compared within the last process.
+_LAST_KILL = 0.5
+#: The parts of that process' life whose memory is compared.
+_YOUNG, _OLD = (0.25, 0.5), (0.75, 1.0)
+#: Builds of a process that may be long: code is compiled, and entries of the time without it are read.
+_FIRST_BUILDS = 2
 _PATIENCE = 900.0
 #: Builds of a pipeline before it is killed.
 _BUILDS = 2
@@ -78,12 +84,13 @@ class Size:
 
 @dataclass
 class Seen:
-    """What was measured after a step."""
+    """What was measured after a step, and which process was at work."""
 
     entries: int
     cpu_s: float
     memory_mb: float
     files: int
+    pid: int = 0
 
 
 @dataclass
@@ -132,8 +139,9 @@ class Week:
         first = key(self.size.queues - 1, "meta")
         try:
             wait_until(lambda: self._store.hexists(first, "ox:keep"), "the queues are attached", _PATIENCE)
-            kills = self._spread(self.size.kills)
-            resets = self._spread(self.size.resets)
+            calm = int(self.size.steps * _CALM)
+            kills = spread(self.size.kills, calm, int(self.size.steps * _LAST_KILL))
+            resets = spread(self.size.resets, calm, self.size.steps - calm)
             for step in range(self.size.steps):
                 began = time.monotonic()
                 if step in resets:
@@ -157,12 +165,6 @@ class Week:
                 self._driver.wait(60)
 
     # -- what happens
-
-    def _spread(self, count: int) -> set[int]:
-        """Steps between the calm ones, evenly."""
-        calm = int(self.size.steps * _CALM)
-        room = self.size.steps - 2 * calm
-        return {calm + room * (2 * at + 1) // (2 * count) for at in range(count)}
 
     def prepare(self) -> None:
         """Makes the queues."""
@@ -272,7 +274,8 @@ class Week:
             files[file.table, file.day] = files.get((file.table, file.day), 0) + 1
         self.most_files = max(self.most_files, *files.values(), 0)
         cpu, memory = _spent()
-        self.seen.append(Seen(self._written, cpu, memory, len(head.files)))
+        pid = self._driver.pid if self._driver is not None else 0
+        self.seen.append(Seen(self._written, cpu, memory, len(head.files), pid))
 
     def journal(self) -> list[dict[str, Any]]:
         """The builds."""
@@ -289,8 +292,6 @@ class Week:
             "files_per_table_and_day": float(self.most_files),
             "files": float(self.seen[-1].files),
             "files_at_most": float(max(one.files for one in self.seen)),
-            "memory_first_mb": statistics.median(one.memory_mb for one in first),
-            "memory_last_mb": statistics.median(one.memory_mb for one in last[:-1]),
         }
         files = self.lake.head().files.values()
         bronze = sum(file.size for file in files if file.table == "events")
@@ -300,7 +301,7 @@ class Week:
             entries = seen[-1].entries - seen[0].entries
             if entries > 0 and len(seen) > 1:
                 found[f"cpu_s_per_1000_{name}"] = 1000 * (seen[-1].cpu_s - seen[0].cpu_s) / entries
-        return found | dict(self._builds())
+        return found | memory_by_age(self.seen[:-1]) | dict(self._builds())
 
     def _builds(self) -> Iterator[tuple[str, float]]:
         journal = self.journal()
@@ -312,13 +313,47 @@ class Week:
                 yield f"rows_read_per_new_{name}", sum(one["rows"] for one in some) / new
                 yield f"files_per_build_{name}", statistics.mean(one["files"] for one in some)
                 yield f"seconds_per_build_{name}", statistics.median(one["seconds"] for one in some)
-        late = [
-            after["began"] - before["began"] - max(self.size.every, before["seconds"])
-            for before, after in itertools.pairwise(journal)
-            if before["pid"] == after["pid"]
-        ]
-        yield "builds_longer_than_every", float(sum(one["seconds"] > self.size.every for one in journal))
-        yield "latest_start_s", max(late, default=0.0)
+        yield from pace(journal, self.size.every).items()
+
+
+def spread(count: int, first: int, end: int) -> set[int]:
+    """Returns so many steps from ``first`` and before ``end``, evenly."""
+    return {first + (end - first) * (2 * at + 1) // (2 * count) for at in range(count)}
+
+
+def memory_by_age(seen: Sequence[Seen]) -> dict[str, float]:
+    """Returns the memory of the last process in the second and the last quarter of its life.
+
+    Processes of different ages cannot be compared: a JVM grows until its heap is full.
+    """
+    mine = [one.memory_mb for one in seen if one.pid == seen[-1].pid]
+    found = {"steps_of_last_process": float(len(mine))}
+    for name, (begin, end) in (("young", _YOUNG), ("old", _OLD)):
+        if some := mine[int(begin * len(mine)) : int(end * len(mine))]:
+            found[f"memory_{name}_mb"] = statistics.median(some)
+    return found
+
+
+def pace(journal: Sequence[Mapping[str, Any]], every: float) -> dict[str, float]:
+    """Returns how builds kept their pace, without the first ones of each process.
+
+    ``long_builds`` is the share of builds that took longer than ``every``. ``latest_start_s`` is how long a
+    build waited for something else than the build before it.
+    """
+    found: dict[int, list[Mapping[str, Any]]] = {}
+    for one in journal:
+        found.setdefault(one["pid"], []).append(one)
+    warm = [one["seconds"] for builds in found.values() for one in builds[_FIRST_BUILDS:]]
+    late = [
+        after["began"] - before["began"] - max(every, before["seconds"])
+        for builds in found.values()
+        for before, after in itertools.pairwise(builds)
+    ]
+    figures = {"latest_start_s": max(late, default=0.0), "warm_builds": float(len(warm))}
+    if warm:
+        figures["long_builds"] = sum(seconds > every for seconds in warm) / len(warm)
+        figures["slowest_build_s"] = max(warm)
+    return figures
 
 
 def _spent() -> tuple[float, float]:
