@@ -57,7 +57,10 @@ class Core:
         reconnect: Pauses and limit of attempts to reach a lost server; None for the default.
         tracing: Makes spans of what happens to its jobs, or None.
         partitions: How many partitions a new queue gets; None for a queue without partitions.
+        is_remote: Whether the queue sends requests to an HTTP API and never opens a broker.
     """
+
+    is_remote = False
 
     def __init__(
         self,
@@ -171,9 +174,9 @@ class Core:
     @property
     def capabilities(self) -> Capabilities:
         """What the queue's protocol can express."""
-        if self.partitions is not None:
-            return PARTITIONED
-        return CAPABILITIES[self.protocol] if self.brokers is None else self.brokers.capabilities
+        if self.brokers is not None:
+            return self.brokers.capabilities
+        return CAPABILITIES[self.protocol] if self.partitions is None else PARTITIONED
 
     @property
     def sealer(self) -> Sealer | None:
@@ -259,7 +262,14 @@ class Core:
 
     @contextlib.contextmanager
     def using(self, source: BrokerSource) -> Iterator[None]:
-        """Opens brokers from another source within the block; for `oxcart.testing`."""
+        """Opens brokers from another source within the block; for `oxcart.testing`.
+
+        Raises:
+            ValidationError: The queue opens no broker: it sends requests to an HTTP API.
+        """
+        if self.is_remote:
+            bound = "queues that open a broker: make the queue without the URL of an HTTP API"
+            raise ValidationError("queues", bound, self.name)
         before = self.brokers, self._bound, self._bounds
         self.brokers, self._bound, self._bounds = source, None, {}
         try:
@@ -293,12 +303,13 @@ class Core:
                 self._bounds.pop(known, None)
         found = self._bounds.get(loop)
         if found is None:
-            if self._root is None and self.partitions is not None:
+            if self._root is None and self.brokers is not None:
+                found = DirectlyBound(loop, self.open_broker(), self.add_timeout)
+            elif self._root is None and self.partitions is not None:
                 spread = self.open_spread()
                 found = SpreadBound(loop, spread, spread.partitions, self.add_timeout)
             elif self._root is None:
-                kind = Bound if self.brokers is None else DirectlyBound
-                found = kind(loop, self.open_broker(), self.add_timeout)
+                found = Bound(loop, self.open_broker(), self.add_timeout)
             else:  # a lane shares the connection of its queue
                 broker = self._root.broker
                 lane = self._root.part(broker.lanes, "lanes").open(self.name[len(broker.base) + 1 :])

@@ -153,6 +153,7 @@ class RemoteQueue(Queue):
             keep_events=None,
             defaults=cast(OptionKwargs, more),
         )
+        self._core.is_remote = True
         self.url, self._key = _split(url or os.environ.get("OXCART_URL", ""))
         self._clients: dict[asyncio.AbstractEventLoop, Client] = {}
 

@@ -1,4 +1,4 @@
-"""The test tools for users behave like a worker, or their documentation names the difference."""
+"""Inline mode behaves like a worker, or its documentation names the difference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import redis
 
 from oxcart import (
     Cancel,
-    JobOptions,
     PermanentError,
     Queue,
     Retry,
@@ -36,33 +35,15 @@ from oxcart.model.errors import (
     WrongState,
 )
 from oxcart.testing import (
-    DrainTimeout,
     EndlessJobs,
-    MemoryServer,
     assert_enqueued,
     drain,
-    embedded_server,
     enqueued,
     inline,
     manual,
     refute_enqueued,
-    reset,
 )
-from tests.conftest import MakeQueue
-from tests.servers import wait_until
-
-#: No server listens there, so that every use of a server fails.
-NOWHERE = "redis://127.0.0.1:1/0"
-
-
-@pytest.fixture
-def emails() -> Queue:
-    return Queue("emails", url=NOWHERE, add_timeout=0.01)
-
-
-@pytest.fixture
-def letters() -> sync.Queue:
-    return sync.Queue("letters", url=NOWHERE, add_timeout=0.01)
+from tests.testing.conftest import NOWHERE
 
 
 class TestInline:
@@ -380,6 +361,20 @@ class TestInline:
                 await adding
         assert cleaned.is_set()
 
+    async def test_a_partitioned_queue_uses_no_server(self) -> None:
+        queue = Queue("q", url=NOWHERE, partitions=4, add_timeout=0.01)
+        queue.fallback(lambda: 5)
+        with inline(queue):
+            assert await (await queue.add("n", partition_key="tenant")).result() == 5
+            assert not queue.capabilities.can("partitions")
+        assert queue.capabilities.can("partitions")
+
+    @pytest.mark.parametrize("mode", [inline, manual])
+    def test_refuses_a_queue_behind_an_http_api(self, mode: Any) -> None:
+        queue = Queue("q", url="http://127.0.0.1:1")
+        with pytest.raises(ValidationError, match="without the URL of an HTTP API"), mode(queue):
+            pass
+
     def test_needs_a_queue(self) -> None:
         with pytest.raises(ValidationError, match="at least one queue"), inline():
             pass
@@ -438,270 +433,3 @@ class TestInlineSync:
             assert [job.name for job in enqueued(letters)] == ["post"]
             assert drain(letters).counts == {"completed": 1}
             assert enqueued(letters) == []
-
-
-def shown(caught: pytest.ExceptionInfo[AssertionError]) -> list[str]:
-    """Returns the files of the frames that pytest shows."""
-    return [str(entry.path) for entry in caught.traceback if not entry.ishidden(caught)]
-
-
-class TestManual:
-    async def test_waits_for_drain(self, emails: Queue) -> None:
-        ran: list[str] = []
-
-        @emails.job
-        async def first() -> None:
-            ran.append("first")
-            await second.enqueue()
-
-        @emails.job
-        async def second() -> None:
-            ran.append("second")
-
-        with manual(emails) as whole:
-            job = await first.using(delay="1h").enqueue()
-            with pytest.raises(ResultTimeout, match="drain the queue first"):
-                await job.result(timeout=60)
-            await emails.add("unknown")
-            assert ran == []
-            report = await drain(emails)
-            assert ran == ["first", "second"]
-            assert report.counts == {"completed": 2, "unhandled": 1}
-            assert [job.name for job in report.unhandled] == ["unknown"]
-            assert (await drain(emails)).counts == {"unhandled": 1}
-        assert len(whole.attempts) == 2
-
-    async def test_a_failed_assertion_shows_the_line_of_the_test_alone(self, emails: Queue) -> None:
-        letters = sync.Queue("letters", url="redis://127.0.0.1:1")
-        with manual(emails), pytest.raises(AssertionError) as caught:
-            await assert_enqueued(emails, "welcome", {"to": "nobody"})
-        assert shown(caught) == [__file__]
-        with manual(letters), pytest.raises(AssertionError) as caught:
-            assert_enqueued(letters, "welcome")
-        assert shown(caught) == [__file__]
-
-    async def test_drains_by_priority(self, emails: Queue) -> None:
-        ran: list[str] = []
-        emails.fallback(lambda job: ran.append(job.name))
-        with manual(emails):
-            for name, priority in (("c", 9), ("b", 2), ("a", 0)):
-                await emails.add(name, priority=priority)
-            await drain(emails)
-        assert ran == ["a", "b", "c"]
-
-    async def test_does_not_mix_with_a_server(self, emails: Queue, queue: Queue) -> None:
-        with manual(emails), pytest.raises(ValidationError, match="all in manual mode"):
-            await drain(emails, queue)
-
-
-class TestDrain:
-    async def test_runs_a_real_worker_until_nothing_is_left(self, queue: Queue) -> None:
-        @queue.job(attempts=2, backoff="1ms")
-        async def flaky(job: RunningJob) -> int:
-            if job.attempt == 1:
-                raise TemporaryError("once")
-            return job.attempt
-
-        @queue.job
-        async def spawns() -> None:
-            await flaky.using(priority=3).enqueue()
-
-        @queue.job
-        async def broken() -> None:
-            raise PermanentError("never")
-
-        await spawns.enqueue()
-        await broken.enqueue()
-        await flaky.using(delay="10ms").enqueue()
-        report = await drain(queue)
-        assert report.counts == {"completed": 3, "failed": 1, "retried": 2}
-        assert {one.value for one in report.of("completed", name="flaky")} == {2}
-        assert report.failed[0].category == "permanent"
-        assert report.retried[0].delay_ms == 1
-        assert await queue.counts() == dict.fromkeys(await queue.counts(), 0) | {"completed": 3, "failed": 1}
-
-    async def test_skips_delays_and_backoffs(self, queue: Queue) -> None:
-        @queue.job(attempts=3, backoff="1h")
-        async def flaky(job: RunningJob) -> int:
-            if job.attempt < 3:
-                raise TemporaryError("not yet")
-            return 1
-
-        await flaky.using(delay="1d").enqueue()
-        report = await drain(queue, skip_delays=True)
-        assert report.counts == {"retried": 2, "completed": 1}
-        assert report.attempts[0].delay_ms == 3_600_000
-
-    async def test_leaves_and_reports_jobs_without_a_handler(self, queue: Queue) -> None:
-        queue.job(name="known")(lambda: None)
-        await queue.add("known")
-        await queue.add("unknown")
-        report = await drain(queue, skip_delays=True)
-        assert report.counts == {"completed": 1, "unhandled": 1}
-        assert (await queue.counts())["delayed"] == 1
-
-    async def test_leaves_and_reports_jobs_that_sleep_or_wait_for_a_signal(self, queue: Queue) -> None:
-        @queue.job
-        async def sleeps(job: RunningJob) -> None:
-            await job.sleep("3d")
-
-        @queue.job
-        async def naps(job: RunningJob) -> str:
-            await job.sleep("10ms")
-            return "awake"
-
-        @queue.job
-        async def waits(job: RunningJob) -> Any:
-            return await job.wait_signal("approved", "7d")
-
-        jobs = [await sleeps.enqueue(), await waits.enqueue()]
-        await naps.enqueue()
-        report = await drain(queue)
-        assert {job.id for job in report.suspended} == {job.id for job in jobs}
-        assert [one.value for one in report.completed] == ["awake"]
-        assert report.counts["suspended"] == 2
-        await jobs[1].signal("approved", "yes")
-        report = await drain(queue)
-        assert [one.value for one in report.completed] == ["yes"]
-        assert [job.id for job in report.suspended] == [jobs[0].id]
-
-    async def test_says_what_was_left(self, queue: Queue) -> None:
-        queue.fallback(lambda: None)
-        await queue.add("later", delay="1h", job_id="mine")
-        with pytest.raises(
-            DrainTimeout, match=r"not empty within 0\.05 s: .*'delayed': 1.*, the first mine \(later\);"
-        ):
-            await drain(queue, within="50ms")
-
-    async def test_several_queues(self, make_queue: MakeQueue) -> None:
-        one, two = make_queue("one"), make_queue("two")
-
-        @one.job
-        async def first() -> None:
-            await second.enqueue()
-
-        @two.job
-        async def second() -> None: ...
-
-        await first.enqueue()
-        report = await drain(one, two)
-        assert sorted(attempt.queue for attempt in report.completed) == ["one", "two"]
-
-    async def test_an_empty_queue(self, queue: Queue) -> None:
-        assert (await drain(queue)).counts == {}
-
-    async def test_refuses_a_paused_queue(self, queue: Queue) -> None:
-        await queue.pause()
-        with pytest.raises(WrongState, match="paused"):
-            await drain(queue)
-
-    async def test_passes_arguments_to_the_worker(self, queue: Queue) -> None:
-        @queue.job(attempts=1)
-        async def slow() -> None:
-            await asyncio.Event().wait()
-
-        await slow.enqueue()
-        report = await drain(queue, timeout="10ms")
-        assert report.failed[0].category == "timeout"
-
-    async def test_runs_a_real_worker_in_memory(self) -> None:
-        queue = Queue("q", broker=MemoryServer())
-
-        @queue.job(attempts=2, backoff="1h")
-        async def flaky(job: RunningJob) -> int:
-            if job.attempt == 1:
-                raise TemporaryError("once")
-            return job.fencing
-
-        await flaky.using(delay="1d").enqueue()
-        report = await drain(queue, skip_delays=True)
-        assert report.counts == {"retried": 1, "completed": 1}
-        assert report.completed[0].value == 2
-        await reset(queue)
-        assert sum((await queue.counts()).values()) == 0
-
-    def test_sync(self, url: str) -> None:
-        with sync.Queue("q", url=url) as queue:
-            queue.fallback(lambda: None)
-            queue.add("n")
-            assert drain(queue).counts == {"completed": 1}
-
-    def test_needs_a_queue(self) -> None:
-        with pytest.raises(ValidationError, match="at least one queue"):
-            drain()
-
-
-class TestAssertions:
-    async def test_on_a_server(self, queue: Queue) -> None:
-        await queue.add("welcome", {"to": "ada", "name": "Ada"}, delay="5m", attempts=2)
-        await queue.add("welcome", {"to": "bob", "name": "Bob"}, priority=3)
-        await queue.add("bye", [1, 2])
-        assert {job.name for job in await enqueued(queue)} == {"welcome", "bye"}
-        assert len(await enqueued(queue, "welcome")) == 2
-        found = await assert_enqueued(queue, "welcome", data={"to": "ada"}, delay=300, attempts=2)
-        assert [job.data["name"] for job in found] == ["Ada"]
-        await assert_enqueued(queue, "welcome", count=2)
-        await assert_enqueued(queue, "bye", data=(1, 2))
-        await refute_enqueued(queue, "welcome", data={"to": "eve"})
-        await refute_enqueued(queue, "welcome", priority=4)
-        await assert_enqueued(queue, "bye", backoff="exponential")
-        await refute_enqueued(queue, "bye", backoff="1s")
-        await refute_enqueued(queue, "other")
-
-    async def test_messages(self, queue: Queue) -> None:
-        with pytest.raises(
-            AssertionError, match=r"expected at least one job 'n' in queue 'q', found 0; .* none"
-        ):
-            await assert_enqueued(queue, "n")
-        await queue.add("n", {"a": 1})
-        message = (
-            r"expected at least one job 'n' with data {'a': 2} and {'delay': 5} .*found 0;(.|\n)*n {'a': 1}"
-        )
-        with pytest.raises(AssertionError, match=message):
-            await assert_enqueued(queue, "n", {"a": 2}, delay=5)
-        with pytest.raises(AssertionError, match="expected no job 'n' in queue 'q', found 1"):
-            await refute_enqueued(queue, "n")
-        with pytest.raises(AssertionError, match="expected 2 job 'n' in queue 'q', found 1"):
-            await assert_enqueued(queue, "n", count=2)
-
-    async def test_refuses_options_that_do_not_exist(self, queue: Queue) -> None:
-        with pytest.raises(ValidationError, match="unknown option 'atempts': did you mean attempts"):
-            await assert_enqueued(queue, "n", atempts=3)  # type: ignore[call-overload]
-
-    async def test_more_than_a_page(self, queue: Queue) -> None:
-        await queue.add_many([("n", number) for number in range(1203)])
-        await queue.add_many([("d", number) for number in range(3)], delay=60)
-        assert len(await enqueued(queue)) == 1206
-
-    async def test_inline_sees_what_ran(self, emails: Queue) -> None:
-        emails.fallback(lambda: None)
-        with inline(emails):
-            await emails.add("n", {"a": 1}, remove_on_complete=True, delay="5m")
-            await assert_enqueued(emails, "n", {"a": 1}, delay="5m", count=1)
-
-
-class TestServer:
-    async def test_a_private_server_that_leaves_nothing(self) -> None:
-        with embedded_server() as url:
-            async with Queue("q", url=url) as queue:
-                queue.fallback(lambda: 5)
-                job = await queue.add("n")
-                assert (await drain(queue)).counts == {"completed": 1}
-                assert await job.result(timeout=5) == 5
-        path = url.removeprefix("unix://").partition("?")[0]
-        wait_until(lambda: not os.path.exists(path), "the server's folder is gone")
-
-    async def test_reset_removes_one_queue_and_no_other(
-        self, make_queue: MakeQueue, store: redis.Redis
-    ) -> None:
-        one, two = make_queue("a*"), make_queue("ab")
-        await one.add("n")
-        await two.add("n")
-        await reset(one)
-        assert [key for key in map(str, store.scan_iter()) if not key.startswith("bull:ab:")] == []
-        assert store.llen("bull:ab:wait") == 1
-
-
-def test_options_of_the_model_are_what_assertions_compare() -> None:
-    """The names are those of `JobOptions`, so that assertions know a new option automatically."""
-    assert set(JobOptions.__struct_fields__) >= {"delay", "attempts", "priority"}
