@@ -34,9 +34,8 @@ async def add(queue: Queue, rows: Iterable[Any]) -> None:
 async def step(queue: Queue, running: list[ClaimedJob]) -> list[ClaimedJob]:
     """Completes jobs and claims the next ones in one call, as a worker does."""
     broker = queue._core.broker
-    now = broker.clock()
     done = [
-        Outcome(OutcomeKind.COMPLETED, job.id, job.token, job.starts, now, b"1", b"[]", retention="0::")
+        Outcome(OutcomeKind.COMPLETED, job.id, job.token, job.starts, value=b"1", retention="0::", claim=job)
         for job in running
     ]
     if not done:

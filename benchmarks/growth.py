@@ -179,19 +179,23 @@ async def fill(queue: Queue, rows: Iterator[Row]) -> None:
 
 
 async def complete(queue: Queue, jobs: int, lane: str = "") -> None:
-    """Claims and completes jobs as a worker does: in one call, but for a lane, whose queue claims."""
+    """Claims and completes jobs as a worker does: in one call, but for a lane, whose queue claims.
+
+    The outcome carries its claim, as a worker's does: without it the server reads each job again at its end.
+    """
     broker: Any = queue._core.broker
     place = broker.lanes.open(lane) if lane else broker
     running: list[ClaimedJob] = []
     left = jobs
     while left > 0 or running:
-        now = broker.clock()
         done = [
-            Outcome(OutcomeKind.COMPLETED, job.id, job.token, job.starts, now, b"1", b"[]") for job in running
+            Outcome(OutcomeKind.COMPLETED, job.id, job.token, job.starts, value=b"1", claim=job)
+            for job in running
         ]
         count = min(BATCH, left)
         if lane:
-            await place.finish(done)
+            codes, _ = await place.finish(done)
+            assert all(code == ReplyCode.DONE for code in codes), codes
             ask = Ask(count, lanes=("base", lane))
             running = (await broker.claim(ask)).jobs if count else []
         else:
