@@ -49,7 +49,10 @@ local function rule_of_group(rules, group)
     local all = type(rules.g) == "table" and rules.g or { 0, 0, 0 }
     rule = { tonumber(all[1]) or 0, tonumber(all[2]) or 0, 1, false }
     local text = all[3] == 1 and call("HGET", AT .. "ox:groups", group)
-    local fine, own = pcall(cjson.decode, text or "{}")
+    local fine, own = false, nil
+    if text then
+      fine, own = pcall(cjson.decode, text)
+    end
     if fine and type(own) == "table" then
       rule[1], rule[2] = tonumber(own.c) or rule[1], tonumber(own.r) or rule[2]
       rule[3] = (tonumber(own.w) or 0) > 0 and tonumber(own.w) or 1
