@@ -4,49 +4,25 @@ from __future__ import annotations
 
 import base64
 import json
-import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 import redis
 
 from oxcart import Flow, Queue, Worker
 from oxcart.broker.access import AccessStore
-from oxcart.broker.connection import Server as RedisServer
 from oxcart.http import credentials
 from oxcart.http.application import app
 from oxcart.http.rates import Rates
 from oxcart.http.redaction import Masks
 from oxcart.http.server import Server
-from oxcart.model.access import AccessKey, Grant, digest, id_of_key, key_text
+from oxcart.model.access import AccessKey, Grant, id_of_key
 from oxcart.model.errors import ValidationError
 from tests.conftest import MakeQueue
-from tests.http.conftest import Serve
-
-MakeKey = Callable[..., Awaitable[str]]
-
-
-@pytest_asyncio.fixture
-async def keys(url: str) -> AsyncIterator[AccessStore]:
-    store = AccessStore(RedisServer(url), "bull")
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-def make_key(keys: AccessStore) -> MakeKey:
-    async def make(*grants: str, **more: Any) -> str:
-        key_id, text = key_text(secrets.token_bytes(6), secrets.token_bytes(32))
-        facts: dict[str, Any] = {"name": "a test", "created_ms": 1, **more}
-        await keys.put(AccessKey(id=key_id, hash=digest(text).hex(), grants=grants, **facts))
-        return text
-
-    return make
+from tests.http.conftest import MakeKey, Serve
 
 
 def bearer(key: str) -> dict[str, str]:

@@ -23,7 +23,7 @@ from oxcart.http.errors import ApiError
 from oxcart.http.rates import Rates
 from oxcart.http.sessions import CSRF_FIELD, CSRF_HEADER, Sessions
 from oxcart.model.access import Grant, Role, parse_grants
-from oxcart.model.errors import ValidationError
+from oxcart.model.errors import OxcartError, ValidationError
 
 #: The ``opt`` of a route that needs a role.
 READ: dict[str, Any] = {"role": Role.OBSERVER}
@@ -174,6 +174,18 @@ class Guard:
             raise ApiError(401, "unauthorized", "sign in at the proxy in front of this server")
         _check_local(connection)
         return Caller(id="local", kind="local", grants=_EVERYTHING)
+
+    async def is_still(self, connection: Connection, caller: Caller) -> bool:
+        """Returns whether the sender of a request is still the same caller with the same grants.
+
+        While the store is away, the answer is yes.
+        """
+        try:
+            return await self.identify(connection) == caller
+        except ApiError:
+            return False
+        except OxcartError:
+            return True
 
     async def by_key(self, connection: Connection, text: str) -> Caller:
         """Returns the caller with a key or token.

@@ -41,6 +41,7 @@ from oxcart.http.audit import Audit
 from oxcart.http.credentials import Credentials
 from oxcart.http.errors import answer
 from oxcart.http.middleware import Frame
+from oxcart.http.open_streams import OpenStreams
 from oxcart.http.rates import Rates
 from oxcart.http.redaction import Masks
 from oxcart.http.service import Service
@@ -142,6 +143,8 @@ def app(
     rates = Rates(rate, 2 * (rate or 1))
     credentials = Credentials(tokens, store)
     guard = Guard(credentials, signed, trusted=trusted, forward=forward, origins=allowed, rates=rates)
+    open_streams = OpenStreams(guard.is_still)
+    service.streams.append(open_streams.close)
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
@@ -156,7 +159,15 @@ def app(
             "service": Provide(_seen(service), sync_to_thread=False),
             "dashboard": Provide(lambda: dashboard, sync_to_thread=False),
         },
-        state=State({"guard": guard, "sessions": signed, "service": service, "dashboard": dashboard}),
+        state=State(
+            {
+                "guard": guard,
+                "sessions": signed,
+                "service": service,
+                "dashboard": dashboard,
+                "open_streams": open_streams,
+            }
+        ),
         guards=[guard],
         response_class=Answer,
         exception_handlers={Exception: answer},

@@ -20,8 +20,9 @@ log = logging.getLogger("oxcart.http")
 
 #: The shortest token, in characters.
 SHORTEST = 16
-#: Seconds for which the stored keys are remembered: so late does a revocation take effect.
-FRESH = 5.0
+#: Seconds for which the stored keys are remembered. With the second between two checks of an open stream, a
+#: revocation takes effect within 5 s.
+FRESH = 3.0
 
 _HASHED = "sha256:"
 

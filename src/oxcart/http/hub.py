@@ -108,7 +108,11 @@ class Hub:
             raise error
 
     async def follow(
-        self, since: Position | None, queues: Container[str], job_id: str | None = None
+        self,
+        since: Position | None,
+        queues: Container[str],
+        job_id: str | None = None,
+        listener: Mailbox | None = None,
     ) -> AsyncIterator[bytes]:
         """Yields the lines of every event after this call, or after ``since``.
 
@@ -116,7 +120,9 @@ class Hub:
             since: Where to continue; None for new events alone.
             queues: The names of the queues whose events the listener may have.
             job_id: The only job whose events it wants; None for all. Events of other jobs cost it nothing.
+            listener: What it receives; None for a new one. Ending it ends the stream.
         """
+        listener = listener or Mailbox(BACKLOG)
         self._wanted += 1
         try:
             await self._start()
@@ -130,12 +136,13 @@ class Hub:
                 {name: since.ids.get(name, at) if since else at for name, at in joined.ids.items()},
                 {name: since.lanes.get(name, at) if since else at for name, at in joined.lanes.items()},
             )
-            listener = Mailbox(BACKLOG)
             listeners = audience.all if job_id is None else audience.of_job.setdefault(job_id, set())
             listeners.add(listener)
             try:
                 yield lines_of(position, _CONNECTED)
                 async for message in self._missed(position, joined):
+                    if listener.is_ended:
+                        return
                     if job_id is None or message.job_id == job_id:
                         yield message.at(position)
                 while (lines := await listener.take()) is not None:

@@ -18,6 +18,11 @@ class Mailbox:
         self._ended = False
         self._reader: asyncio.Future[None] | None = None
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether the connection ends."""
+        return self._ended
+
     def offer(self, message: bytes) -> None:
         """Hands a message over; ends the connection if its reader is too far behind."""
         if self._ended:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from oxcart import PermanentError, Queue, RunningJob, Worker
+from oxcart.broker.access import AccessStore
+from oxcart.broker.connection import Server as RedisServer
+from oxcart.http import credentials
 from oxcart.http.application import app
 from oxcart.http.server import Server
 from oxcart.http.web.page import link
+from oxcart.model.access import AccessKey, digest, key_text
 from tests.browser import Browser, Page
 from tests.conftest import MakeQueue
 from tests.http.web.driving import at, live, shows
@@ -358,3 +364,30 @@ async def test_a_page_recovers_from_a_lost_connection(make_queue: MakeQueue, bro
         await queue.add("count", {"coins": 1})
         await asyncio.to_thread(page.wait_for, "document.querySelector('#away').hidden")
         await asyncio.to_thread(page.wait_for, "document.querySelectorAll('[data-row]').length === 1")
+
+
+async def test_a_page_whose_key_was_revoked_leads_to_the_form(
+    make_queue: MakeQueue, browser: Browser, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(credentials, "FRESH", 0.1)
+    queue = make_queue("till")
+    keys = AccessStore(RedisServer(url), "bull")
+    key_id, text = key_text(secrets.token_bytes(6), secrets.token_bytes(32))
+    key = AccessKey(id=key_id, name="Ada", hash=digest(text).hex(), grants=("observer",), created_ms=1)
+    await keys.put(key)
+    page = browser.page()
+    async with queue, Server(app([queue]), grace=1) as server:
+
+        def opened() -> None:
+            page.goto(f"{server.url}/queue?name=till")
+            page.type("#key", text)
+            page.press("Enter")
+            at(page, "/queue?name=till")
+
+        await asyncio.to_thread(opened)
+        await keys.put(msgspec.structs.replace(key, revoked_ms=1))
+        await asyncio.to_thread(page.wait_for, "location.pathname === '/sign-in'")
+        assert await asyncio.to_thread(page.evaluate, "document.querySelector('[name=next]').value") == (
+            "/queue?name=till"
+        )
+    await keys.close()

@@ -16,11 +16,12 @@ from litestar.response import Response, Stream
 from oxcart.http.access import READ
 from oxcart.http.credentials import caller_of
 from oxcart.http.errors import log, problem_of
+from oxcart.http.mailbox import Mailbox
 from oxcart.http.routes import Api
 from oxcart.http.service import Service
 from oxcart.http.sessions import SIGN_IN, root_of
 from oxcart.http.web import forms
-from oxcart.http.web.live import Live
+from oxcart.http.web.live import BACKLOG, Live
 from oxcart.http.web.page import THEMES, AnyRequest, Pages, here, html, role_of
 from oxcart.http.web.pulse import SELDOM, Pulse, Track
 from oxcart.model.access import Role
@@ -142,7 +143,9 @@ class Dashboard:
         rights = "" if caller is None else f"{sorted(map(str, caller.grants))} {caller.payloads}"
         key = f"{rights} {root_of(request)} {here(request)}"
         self.live.check_room(key)
-        return self.live.follow(key, view, self.shared(request, view.service))
+        viewer = Mailbox(BACKLOG)
+        request.app.state.open_streams.add(request, viewer)
+        return self.live.follow(key, view, self.shared(request, view.service), viewer)
 
     async def close(self) -> None:
         """Ends the live parts."""

@@ -135,15 +135,18 @@ class Live:
         if self.viewers >= MOST_VIEWERS or (key not in self._pollers and len(self._pollers) >= MOST_PAGES):
             raise ApiError(429, "quota_exceeded", "too many pages are watched; this one stays as it is")
 
-    async def follow(self, key: str, view: Watched, shared: dict[str, object]) -> AsyncIterator[bytes]:
+    async def follow(
+        self, key: str, view: Watched, shared: dict[str, object], viewer: Mailbox | None = None
+    ) -> AsyncIterator[bytes]:
         """Yields the messages of a page.
 
         Args:
             key: Identifies the page: viewers of equal keys see the same.
             view: The page.
             shared: Values that its templates use beside those of the view.
+            viewer: What the viewer receives; None for a new one. Ending it ends the stream.
         """
-        viewer = Mailbox(BACKLOG)
+        viewer = viewer or Mailbox(BACKLOG)
         poller = self._pollers.get(key)
         if poller is None:
             poller = self._pollers[key] = _Poller(view, lambda of, values: self._render(of, shared | values))

@@ -101,6 +101,15 @@ function say(kind, text, message = "") {
   document.body.classList.toggle("lost", Boolean(message));
 }
 
+// Reloads the page if the server now leads elsewhere or refuses it: to sign in, or to read why. A server that
+// is away or busy is asked again later.
+async function retry(again) {
+  const answer = await fetch(location.href, { redirect: "manual", headers: { Accept: "text/html" } }).catch(() => null);
+  const isRefused = answer && [401, 403, 404].includes(answer.status);
+  if (answer && (answer.type === "opaqueredirect" || isRefused)) return location.reload();
+  setTimeout(again, 3000);
+}
+
 function listen() {
   const source = new EventSource(document.body.dataset.events);
   source.addEventListener("open", () => say("live", "live"));
@@ -112,7 +121,7 @@ function listen() {
   source.addEventListener("gone", (event) => say("lost", "gone", JSON.parse(event.data).message));
   source.addEventListener("error", () => {
     say("lost", "reconnecting", "The dashboard does not answer. It is tried again until it does.");
-    if (source.readyState === EventSource.CLOSED) setTimeout(listen, 3000);
+    if (source.readyState === EventSource.CLOSED) retry(listen);
   });
   addEventListener("pagehide", () => source.close());
 }
