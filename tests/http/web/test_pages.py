@@ -537,6 +537,28 @@ async def test_masked_fields_are_shown_nowhere_on_a_job(queue: Queue, serve: Ser
     assert "[masked]" in page
 
 
+async def test_masked_fields_of_steps_and_progress_are_hidden(queue: Queue, serve: Serve) -> None:
+    @queue.job
+    async def login(job: RunningJob) -> None:
+        await job.update_progress({"password": "hunter2", "page": "page-4"})
+        await job.step("account", lambda: {"password": "hunter2", "user": "user-of-the-step"})
+        await job.step("password", lambda: "hunter2")
+
+    job = await queue.add("login")
+    async with Worker(queue).running():
+        await job.result(30)
+    client = await serve(queue, tokens=TOKENS, mask=["pass*"])
+    path = f"/job?queue=q&id={job.id}"
+    page = (await client.get(path, headers=bearer("the-key-of-an-operator"))).text
+    assert "hunter2" not in page
+    assert "user-of-the-step" in page
+    assert "page-4" in page
+    page = (await client.get(path, headers=bearer("the-key-of-an-observer"))).text
+    assert "hunter2" not in page
+    assert "user-of-the-step" not in page
+    assert "page-4" not in page
+
+
 async def test_without_a_key_a_browser_is_led_to_the_form(queue: Queue, serve: Serve) -> None:
     client = await serve(queue, tokens=TOKENS)
     answer = await client.get("/jobs?state=failed", headers={"Accept": "text/html"})

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from oxcart.drawing.timeline import Bar, Lane, duration, timeline
 from oxcart.http.job_logs import read_log
+from oxcart.http.redaction import Masks
 from oxcart.http.service import Service
 from oxcart.http.values import progress_of
 from oxcart.http.web.dashboard import View, page
@@ -20,6 +21,7 @@ from oxcart.model.errors import OxcartError
 from oxcart.model.flow import FlowView
 from oxcart.model.job import Job
 from oxcart.model.state import TERMINAL, State
+from oxcart.model.steps import Step
 from oxcart.queue import Queue
 
 #: Log lines, children and jobs of the same correlation id that the page shows.
@@ -67,8 +69,8 @@ class JobPage(View):
             "attempts": max(job.options.attempts, 1),
             "percent": percent,
             "progress_message": message,
-            "progress_other": job.progress
-            if isinstance(job.progress, dict | list | str) and not message
+            "progress_other": self.service.masks.apply(job.progress)
+            if sees_payload and isinstance(job.progress, dict | list | str) and not message
             else None,
             "timeline": Markup(timeline(lanes_of(job, now), f"timeline of job {job.id}")),
             "lanes": [lane.label for lane in lanes_of(job, now)],
@@ -79,7 +81,7 @@ class JobPage(View):
             "payload": _json(data) if sees_payload else None,
             "sees_payload": sees_payload,
             "sees_result": sees_result,
-            "steps": job.steps,
+            "steps": [_masked(step, self.service.masks) for step in job.steps],
             "options": _options(job),
             "result": _json(self.service.masks.apply(job.return_value))
             if sees_result and state is State.COMPLETED
@@ -90,6 +92,11 @@ class JobPage(View):
             "curl": as_curl(job, data, queue.name),
             **await _relations(self.service, queue, job),
         }
+
+
+def _masked(step: Step, masks: Masks) -> Step:
+    """Returns a step whose value is masked; the step's name counts as the name of a field."""
+    return msgspec.structs.replace(step, value=masks.apply({step.name: step.value})[step.name])
 
 
 def lanes_of(job: Job, now: int) -> list[Lane]:
