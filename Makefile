@@ -143,8 +143,12 @@ bench-flames: install  ## call stacks of server and client while jobs are added 
 performance: install  ## write docs/performance.md and its charts from docs/performance.json; TAKE="growth hottest flames soak"
 	$(BIN)/python -m benchmarks.performance $(if $(TAKE),--take $(TAKE)) $(PERFORMANCE)
 
-bench-instructions: install  ## instructions of server and client per job; BENCH="--base REV --check" compares
+bench-instructions: install  ## instructions of server and client per job; BENCH="--systems oxcart,node5,bound --base REV --check"
 	$(BIN)/python -m benchmarks.instructions $(BENCH)
+
+.PHONY: bench-gate
+bench-gate: install  ## fails if a job costs the server over 2 % more instructions than the committed baseline; BENCH=--renew
+	$(BIN)/python -m benchmarks.gate $(BENCH)
 
 random-steps: install  ## 100 000 random steps of jobs, compared with a reference model
 	OXCART_STEPS=2000 $(BIN)/pytest -q --timeout 7200 tests/formal/test_random_steps.py

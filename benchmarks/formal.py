@@ -72,6 +72,14 @@ async def measure(url: str, kind: str, jobs: int) -> dict[str, float]:
 
 def checkout(commit: str) -> Path:
     """Checks out another commit in ``build`` and returns its source."""
+    # A branch moves: what it was the last time must not be taken for what it is.
+    commit = subprocess.run(
+        ["git", "rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout.strip()
     place = ROOT / "build" / f"before-{commit}"
     if not place.exists():
         place.mkdir(parents=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import bench, growth, instructions
+from benchmarks import bench, gate, growth, instructions
 from benchmarks.soak import __main__ as soak
 from benchmarks.soak.verdict import Finding
 
@@ -76,6 +76,27 @@ def _instructions(patch: Patch, holds: bool, folder: Path) -> Callable[[], int]:
     return instructions.main
 
 
+def _instructions_bars(patch: Patch, holds: bool, folder: Path) -> Callable[[], int]:
+    """The bare bound takes 1 000 instructions a job; 1.4 times as many are over the bar."""
+    patch.setattr(instructions, "count_server", lambda kind, jobs, source: (1_000 if holds else 1_400) * jobs)
+    patch.setattr(instructions, "count_client", lambda kind, jobs, source: 1_000 * jobs)
+    patch.setattr(instructions, "count_peer", lambda name: lambda kind, jobs, source: 1_000 * jobs)
+    patch.setattr(instructions, "slopes", lambda count, *given: {"process": count("process", 1, folder)})
+    patch.setattr(instructions, "ROOT", folder)
+    patch.setattr(sys, "argv", ["instructions", "--systems", "oxcart,bound", "--kinds", "process", "--check"])
+    return instructions.main
+
+
+def _gate(patch: Patch, holds: bool, folder: Path) -> Callable[[], int]:
+    async def measure() -> gate.Figures:
+        return {"add_many": 1_000.0, "process": 1_000.0 if holds else 1_030.0}
+
+    patch.setattr(gate, "measure", measure)
+    patch.setattr(gate, "BASELINE", folder / "gate.json")
+    gate.BASELINE.write_text('{"add_many": 1000, "process": 1000}')
+    return lambda: gate.main([])
+
+
 def _growth(patch: Patch, holds: bool, folder: Path) -> Callable[[], int]:
     async def measure(question: growth.Question, size: int) -> dict[str, float]:
         cost = 100.0 if holds else 100.0 + size
@@ -97,7 +118,17 @@ def _bench(patch: Patch, holds: bool, folder: Path) -> Callable[[], int]:
     return bench.main
 
 
-COMMANDS = (_checker, _checker_mutants, _model, _soak, _instructions, _growth, _bench)
+COMMANDS = (
+    _checker,
+    _checker_mutants,
+    _model,
+    _soak,
+    _instructions,
+    _instructions_bars,
+    _gate,
+    _growth,
+    _bench,
+)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda one: one.__name__.strip("_"))
