@@ -82,8 +82,8 @@ class Rescuer:
             return []
 
     async def _look(self) -> None:
-        keys, command = self._broker.keys, self._broker.caller.command
-        cursor, done = await command("HMGET", keys.survey(), "cursor", "done")
+        keys, caller = self._broker.keys, self._broker.caller
+        cursor, done = await caller.command("HMGET", keys.survey(), "cursor", "done")
         if not cursor and done and await _now(self._broker) - int(done) < self._rest_ms:
             return
         cursor = cursor or b"0"
@@ -95,12 +95,12 @@ class Rescuer:
                 if suspects:
                     now = await _now(self._broker)
                     scored = [part for one in suspects for part in (now, one)]
-                    await command("ZADD", keys.missing(), "NX", *scored)
+                    await caller.write("ZADD", keys.missing(), "NX", *scored)
             if cursor == b"0":
-                await command("HDEL", keys.survey(), "cursor")
-                await command("HSET", keys.survey(), "done", await _now(self._broker))
+                await caller.write("HDEL", keys.survey(), "cursor")
+                await caller.write("HSET", keys.survey(), "done", await _now(self._broker))
                 return
-        await command("HSET", keys.survey(), "cursor", cursor)
+        await caller.write("HSET", keys.survey(), "cursor", cursor)
 
     async def _bring_back(self) -> list[str]:
         before = await _now(self._broker) - self._grace_ms
