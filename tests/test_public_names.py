@@ -113,7 +113,7 @@ PARTS = {
     },
     "groups": {
         "cancel",
-        "drain",
+        "clear",
         "list",
         "pause",
         "resume",

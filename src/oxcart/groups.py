@@ -126,7 +126,7 @@ class Groups:
             raise ValidationError("limit", "an integer from 1 to 1000", limit)
         return dict(await self._store.page(None if after is None else _group(after), limit))
 
-    async def drain(self, group: str) -> int:
+    async def clear(self, group: str) -> int:
         """Removes the jobs that wait for a group's turn; returns how many. Running and delayed ones stay."""
         removed, broker = 0, self._queue._core.broker
         async for ids in self._store.jobs(_group(group)):

@@ -145,7 +145,7 @@ class TestLimits:
         assert "that of all groups" in ox("groups", "show", "mail", "tenant-42").out
         assert ox("groups", "set", "mail", "tenant-42").code == 2
         assert ox("groups", "set", "mail", "--weight", "2").code == 2
-        assert ox("groups", "drain", "mail", "tenant-42", "--json").json["removed"] == 2
+        assert ox("groups", "clear", "mail", "tenant-42", "--json").json["removed"] == 2
         assert ox("groups", "resume", "mail", "tenant-42", "--json").json["paused"] is False
         ox("add", "mail", "digest", "{}", "--group", "tenant-42")
         assert "cancelled 1 jobs" in ox("groups", "cancel", "mail", "tenant-42").out

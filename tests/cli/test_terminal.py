@@ -86,7 +86,7 @@ RECIPES: dict[tuple[str, ...], tuple[tuple[str, ...], ...]] = {
     ("groups", "set"): (("Q", HOSTILE, "--weight", "2"), ("Q", "--concurrent", "5")),
     ("groups", "pause"): (("Q", HOSTILE),),
     ("groups", "resume"): (("Q", HOSTILE),),
-    ("groups", "drain"): (("Q", HOSTILE),),
+    ("groups", "clear"): (("Q", HOSTILE),),
     ("groups", "cancel"): (("Q", HOSTILE),),
     ("partitions", "show"): (("Q",), ("missing-\x1b[31m",)),
     ("partitions", "resize"): (("Q", "2"), ("missing-\x1b[31m", "2")),

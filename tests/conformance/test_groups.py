@@ -56,7 +56,7 @@ async def test_limits_and_pauses_of_groups(venue: Venue) -> None:
     assert await queue.groups.list() == {"a": 2, "b": 3, "c": 4}
     _, more = await broker.finish([completed(queue, job) for job in jobs], Ask(20, worker="w"))
     assert Counter(job.options.group for job in more.jobs) == {"a": 2, "b": 1}
-    assert await queue.groups.drain("b") == 2
+    assert await queue.groups.clear("b") == 2
     assert await queue.groups.cancel("c") == 4
 
 

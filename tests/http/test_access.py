@@ -65,7 +65,7 @@ NEEDS: dict[str, str | None] = {
     "PUT /api/v1/queues/{name}/groups/limits": "operator",
     "POST /api/v1/queues/{name}/groups/pause": "operator",
     "POST /api/v1/queues/{name}/groups/resume": "operator",
-    "POST /api/v1/queues/{name}/groups/drain": "admin",
+    "POST /api/v1/queues/{name}/groups/clear": "admin",
     "POST /api/v1/queues/{name}/groups/cancel": "operator",
     "GET /api/v1/queues/{name}/workers": "observer",
     "GET /api/v1/queues/{name}/failures": "observer",

@@ -70,12 +70,12 @@ async def test_a_group_is_limited_paused_and_resumed(queue: Queue, serve: Serve)
     assert (await client.post(f"{PATH}/pause", json={})).status_code == 400
 
 
-async def test_a_group_is_drained_and_cancelled(queue: Queue, serve: Serve) -> None:
+async def test_a_group_is_cleared_and_cancelled(queue: Queue, serve: Serve) -> None:
     client = await serve(queue)
     for name in ("", "a", "b"):
         await queue.groups.pause(name)
         await submit(client, 3, **({"group": name} if name else {}))
-    assert (await client.post(f"{PATH}/drain", json={"group": "a"})).json() == {"changed": 3}
+    assert (await client.post(f"{PATH}/clear", json={"group": "a"})).json() == {"changed": 3}
     done = await client.post(f"{PATH}/cancel", json={"group": "b", "reason": "moved out"})
     assert done.json() == {"changed": 3}
     assert (await queue.counts())["delayed"] == 3, (
@@ -103,7 +103,7 @@ async def test_groups_of_a_queue_behind_the_api(
         assert await groups.usage("a") == GroupUsage(3, 0, 0)
         found = await groups.summary()
         assert (found.groups, found.waiting, found.largest) == (1, 3, {"a": 3})
-        assert await groups.drain("a") == 3
+        assert await groups.clear("a") == 3
         await remote.add("welcome", group="a")
         assert await groups.cancel("a", "gone") == 1
         await groups.resume("a")

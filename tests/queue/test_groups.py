@@ -303,7 +303,7 @@ class TestSettings:
             assert queue.groups.usage("a") == GroupUsage(0, 0, 0), "it was let through before"
             queue.add("n", group="a")
             assert queue.groups.list() == {"a": 1}
-            assert queue.groups.drain("a") == 1
+            assert queue.groups.clear("a") == 1
 
 
 class TestOperations:
@@ -366,11 +366,11 @@ class TestOperations:
         assert found.largest["hog"] >= 1480
         assert len(found.largest) <= 20
 
-    async def test_a_group_is_drained(self, queue: Queue) -> None:
+    async def test_a_group_is_cleared(self, queue: Queue) -> None:
         await queue.groups.set("a", concurrent=1)
         await queue.add_many([*rows("a", 700), *rows("ab", 3)])
         [running] = [job for job in await claim(queue, 9) if group_of(job) == "a"]
-        assert await queue.groups.drain("a") == 699
+        assert await queue.groups.clear("a") == 699
         assert await queue.groups.usage("a") == GroupUsage(699, 1, 0), "no claim has met their notes yet"
         added = await queue.add("n", "new", group="a")
         found = await end(queue, running, take=9)
@@ -378,7 +378,7 @@ class TestOperations:
             found = await claim(queue)
         assert [job.id for job in found] == [added.id]
         assert await queue.groups.usage("a") == GroupUsage(0, 1, 0)
-        assert await queue.groups.drain("a") == 0
+        assert await queue.groups.clear("a") == 0
 
     async def test_a_group_is_cancelled(self, queue: Queue) -> None:
         await queue.groups.set("a", concurrent=2)

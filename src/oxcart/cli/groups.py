@@ -97,11 +97,11 @@ def resume(
 
 
 @app.command()
-def drain(
+def clear(
     ctx: typer.Context, queue: QueueArgument, group: GroupArgument, as_json: JsonOption = False
 ) -> None:
     """Remove the jobs that wait for a group's turn; running and delayed jobs stay."""
-    many = settings.on_queue(ctx, queue, lambda source: source.groups.drain(group))
+    many = settings.on_queue(ctx, queue, lambda source: source.groups.clear(group))
     _tell(queue, group, "removed", many, as_json)
 
 

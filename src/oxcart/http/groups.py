@@ -193,15 +193,15 @@ async def resume_group(service: Api, name: FromPath[str], data: JSONBody[GroupNa
 
 
 @post(
-    "/api/v1/queues/{name:str}/groups/drain",
+    "/api/v1/queues/{name:str}/groups/clear",
     summary="Remove the waiting jobs of a fair group",
     status_code=200,
     responses=answers(404, ok=(200, Changed, "How many were removed.")),
     opt=ADMIN,
 )
-async def drain_group(service: Api, name: FromPath[str], data: JSONBody[GroupNamed]) -> Changed:
+async def clear_group(service: Api, name: FromPath[str], data: JSONBody[GroupNamed]) -> Changed:
     """Removes the jobs that wait for a group's turn. Running and delayed ones stay."""
-    removed = await service.queue(name).groups.drain(data.group)
+    removed = await service.queue(name).groups.clear(data.group)
     note(group=data.group, changed=removed)
     return Changed(changed=removed)
 
@@ -220,4 +220,4 @@ async def cancel_group(service: Api, name: FromPath[str], data: JSONBody[GroupCa
     return Changed(changed=cancelled)
 
 
-ROUTES = [groups, one_group, set_groups, pause_group, resume_group, drain_group, cancel_group]
+ROUTES = [groups, one_group, set_groups, pause_group, resume_group, clear_group, cancel_group]

@@ -333,7 +333,7 @@ class RemoteQueue(Queue):
 
     @property
     def groups(self) -> Groups:
-        """The groups of jobs that take turns: their settings, their jobs, pause and drain."""
+        """The groups of jobs that take turns: their settings, their jobs, pause and clear."""
         return RemoteGroups(self)
 
     @property

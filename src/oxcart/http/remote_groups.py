@@ -77,9 +77,9 @@ class RemoteGroups(Groups):
         found = await self._call("GET", limit=limit, **cursor)
         return {row["group"]: row["waiting"] for row in found["groups"]}
 
-    async def drain(self, group: str) -> int:
+    async def clear(self, group: str) -> int:
         """Removes the jobs that wait for a group's turn; returns how many. Running and delayed ones stay."""
-        removed: int = (await self._call("POST", "/drain", {"group": group}))["changed"]
+        removed: int = (await self._call("POST", "/clear", {"group": group}))["changed"]
         return removed
 
     async def cancel(self, group: str, reason: str = "", *, force: bool = False) -> int:

@@ -105,9 +105,9 @@ class Groups(_portal.Twin[_groups.Groups]):
         """
         return self._queue.run(self.asynchronous.list(after=after, limit=limit))
 
-    def drain(self, group: str) -> int:
+    def clear(self, group: str) -> int:
         """Removes the jobs that wait for a group's turn; returns how many. Running and delayed ones stay."""
-        return self._queue.run(self.asynchronous.drain(group))
+        return self._queue.run(self.asynchronous.clear(group))
 
     def cancel(self, group: str, reason: str = "", *, force: bool = False) -> int:
         """Cancels the waiting and the running jobs of a group; delayed ones stay.
