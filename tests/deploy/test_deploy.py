@@ -18,6 +18,8 @@ from oxcart.cli.app import app
 from oxcart.cli.fleet import GRACE
 from oxcart.cli.runner import SPARE
 from oxcart.model.duration import parse_ms
+from oxcart.observe.metrics import Metrics
+from oxcart.spark.lag import LagMetrics
 from tests.deploy.linters import lint
 from tests.documented import ROOT
 
@@ -53,6 +55,20 @@ class TestLinters:
                 (tmp_path / f"{kind}-{name}.yaml").write_text(yaml.safe_dump(one))
         shown = lint("kubernetes-validate", "--strict", *sorted(tmp_path.glob("*.yaml")))
         assert shown.count("passed") >= 10
+
+    @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl here")
+    def test_kustomize_renders_every_object_with_its_namespace_and_tag(self) -> None:
+        command = ["kubectl", "kustomize", str(BASE)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        rendered = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(done.stdout)}
+        assert set(rendered) == {named for named in objects() if named[0] != "Kustomization"}
+        for (kind, _), one in rendered.items():
+            assert one["metadata"].get("namespace", "oxcart") == "oxcart"
+            if kind in ("Deployment", "StatefulSet"):
+                (container,) = one["spec"]["template"]["spec"]["containers"]
+                name, _, tag = container["image"].partition(":")
+                assert (name in ("oxcart", "oxcart-pipeline"), bool(tag)) == (True, True)
 
     @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
     @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
@@ -153,6 +169,9 @@ class TestShape:
                 assert context["capabilities"] == {"drop": ["ALL"]}
         for name, service in COMPOSE["services"].items():
             assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"]), name
+            # Our image has a user of its own. An entrypoint that begins as root cannot change to another one.
+            user = service.get("user", "10001:10001" if "build" in service else "root")
+            assert re.fullmatch(r"[1-9]\d*:\d+", user), name
         stages = (DEPLOY / "Dockerfile").read_text().split("\nFROM ")
         assert all(
             "USER 10001:10001" in stage
@@ -166,6 +185,26 @@ class TestShape:
         assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
         assert "--metrics-port=9100" in container["args"]
         assert container["ports"] == [{"name": "metrics", "containerPort": 9100}]
+
+    def test_the_pipeline_serves_what_its_probes_ask(self) -> None:
+        container = pod("StatefulSet", "pipeline")["containers"][0]
+        for probe in ("startupProbe", "livenessProbe"):
+            assert container[probe]["httpGet"] == {"path": "/live", "port": "metrics"}
+        assert container["ports"] == [{"name": "metrics", "containerPort": 9200}]
+        assert "--metrics-port=9200" in container["args"]
+        image = (DEPLOY / "Dockerfile").read_text().split(" AS pipeline\n")[1]
+        assert "OXCART_HEALTH=http://127.0.0.1:9200/live" in image
+        assert 'CMD ["pipeline", "run", "--metrics-port=9200"]' in image
+        unit = (DEPLOY / "systemd" / "oxcart-pipeline.service").read_text()
+        assert "pipeline run --metrics-port 9200" in unit
+
+    def test_a_stateful_set_has_its_service(self) -> None:
+        for (kind, _), one in objects().items():
+            if kind == "StatefulSet":
+                service = objects()["Service", one["spec"]["serviceName"]]["spec"]
+                assert service["clusterIP"] == "None"
+                labels = one["spec"]["template"]["metadata"]["labels"]
+                assert service["selector"].items() <= labels.items()
 
     def test_workers_scale_by_the_age_of_the_backlog_and_by_the_list(self) -> None:
         scaled = objects()["ScaledObject", "worker"]["spec"]
@@ -204,11 +243,62 @@ class TestShape:
         assert not re.search(r"://|--index", lock.read_text())
 
 
+#: The metrics that the processes of a role serve.
+SERVED = {
+    "work": {one.name for one in Metrics().registry.collect()},
+    "pipeline": {one.name for one in LagMetrics(list).collect()},
+}
+
+
+class TestAlertsHaveData:
+    """Every metric of a rule is served by a process that Prometheus scrapes."""
+
+    def needed(self) -> set[str]:
+        named = set(re.findall(r"\bbullmq_\w+", (DEPLOY / "alerts.yml").read_text()))
+        return {re.sub(r"_(total|bucket)$", "", name) for name in named}
+
+    def served(self, commands: list[tuple[list[str], int]]) -> set[str]:
+        found: set[str] = set()
+        for words, port in commands:
+            assert {f"--metrics-port={port}", "--metrics-host=0.0.0.0"} <= set(words), words
+            found |= SERVED[words[0]]
+        return found
+
+    def test_in_compose(self) -> None:
+        config = yaml.safe_load((DEPLOY / "compose" / "prometheus.yml").read_text())
+        targets = [one for job in config["scrape_configs"] for one in job["dns_sd_configs"]]
+        services = COMPOSE["services"]
+        commands = [
+            (services[name]["command"], target["port"]) for target in targets for name in target["names"]
+        ]
+        assert self.needed() <= self.served(commands)
+        for name in (name for target in targets for name in target["names"]):
+            assert set(services[name]["networks"]) & set(services["prometheus"]["networks"]), name
+
+    def test_in_kubernetes(self) -> None:
+        policy = objects()["NetworkPolicy", "metrics"]["spec"]
+        ((reached,), (allowed,)) = policy["podSelector"]["matchExpressions"], policy["ingress"]
+        assert allowed["ports"] == [{"port": "metrics"}]
+        commands = []
+        for kind, name in (("Deployment", "worker"), ("StatefulSet", "pipeline")):
+            template = objects()[kind, name]["spec"]["template"]
+            (container,) = template["spec"]["containers"]
+            port = {one["name"]: one["containerPort"] for one in container["ports"]}["metrics"]
+            assert template["metadata"]["annotations"] == {
+                "prometheus.io/scrape": "true",
+                "prometheus.io/port": str(port),
+            }
+            assert template["metadata"]["labels"][reached["key"]] in reached["values"]
+            commands.append((container["args"], port))
+        assert self.needed() <= self.served(commands)
+
+
 def test_containers_are_rehearsed_with_the_rights_and_the_patience_of_compose() -> None:
     worker = containers.rights(COMPOSE["services"]["worker"])
     assert {"--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges:true"} <= set(worker)
     assert {"--tmpfs=/tmp", "--stop-timeout=45"} <= set(worker)
     assert "--stop-timeout=20" in containers.rights(COMPOSE["services"]["api"])
+    assert "--user=999:1000" in containers.rights(COMPOSE["services"]["valkey"])
 
 
 @pytest.mark.timeout(300)

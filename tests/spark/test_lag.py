@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import urllib.error
 import urllib.request
 from pathlib import Path
 
+import pytest
 import redis
 
 from oxcart.spark.lag import FRESH, LagMetrics, serve_lag
@@ -38,6 +40,27 @@ def test_unread_entries_of_an_attached_queue_are_its_lag(
     assert found[f"bullmq_pipeline_lag_entries{place}"] == 7
     assert 0 <= found[f"bullmq_pipeline_lag_seconds{place}"] < 600
     assert found[f"bullmq_pipeline_seconds_until_loss{place}"] > 3600
+
+
+def test_live_answers_without_asking_the_server() -> None:
+    asked: list[int] = []
+
+    def read() -> list[Standing]:
+        asked.append(1)
+        return []
+
+    server = serve_lag(read, "127.0.0.1", 0)
+    base = f"http://127.0.0.1:{server.server_port}"
+    try:
+        with urllib.request.urlopen(f"{base}/live", timeout=10) as answer:
+            assert (answer.status, answer.read()) == (200, b"live\n")
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{base}/other", timeout=10)
+    finally:
+        server.shutdown()
+        server.server_close()
+    refused.value.close()
+    assert (refused.value.code, asked) == (404, [])
 
 
 def test_a_reading_is_shared_for_a_time_and_a_failure_shows_no_number() -> None:

@@ -60,6 +60,7 @@ def rights(service: dict[str, Any]) -> list[str]:
     words += [f"--security-opt={one}" for one in service["security_opt"]]
     words += [f"--tmpfs={one}" for one in service["tmpfs"]]
     words += ["--read-only"] if service["read_only"] else []
+    words += [f"--user={service['user']}"] if "user" in service else []
     return [*words, f"--stop-timeout={grace(service)}"]
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from wsgiref.simple_server import WSGIServer
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from socketserver import ThreadingMixIn
+from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from oxcart.spark.status import Standing
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 log = logging.getLogger("oxcart.pipeline")
 
@@ -77,11 +83,39 @@ class LagMetrics(Collector):
 
 
 def serve_lag(read: Callable[[], Sequence[Standing]], host: str, port: int) -> WSGIServer:
-    """Serves the lag at ``/metrics`` in a thread of its own.
+    """Serves the lag at ``/metrics``, and ``/live``, in threads of their own.
+
+    ``/live`` reads neither the server nor the lake: a lost server is no reason to restart a pipeline.
 
     Raises:
         OSError: The port is taken.
     """
     registry = CollectorRegistry()
     registry.register(LagMetrics(read))
-    return start_http_server(port, host, registry)[0]
+    metrics: WSGIApplication = make_wsgi_app(registry)
+
+    def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == "/metrics":
+            return metrics(environ, start)
+        live = environ["PATH_INFO"] == "/live"
+        status, body = ("200 OK", b"live\n") if live else ("404 Not Found", b"there are /metrics and /live\n")
+        start(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))])
+        return [body]
+
+    kind = _SixServer if ":" in host else _Server
+    server = make_server(host, port, answer, server_class=kind, handler_class=_Handler)
+    threading.Thread(target=server.serve_forever, name="oxcart-pipeline-lag", daemon=True).start()
+    return server
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _SixServer(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Logs nothing: a probe every ten seconds would fill the log."""
