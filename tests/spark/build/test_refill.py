@@ -12,6 +12,7 @@ import redis
 pytest.importorskip("pyspark")
 
 from oxcart import PermanentError, Queue, RunningJob, TemporaryError, Worker
+from oxcart.spark.lake.upkeep import compact
 from oxcart.spark.options import QueueSelection, ServerAddress
 from oxcart.spark.pipeline import Pipeline, Plan
 from oxcart.spark.read.attachment import attach
@@ -106,6 +107,10 @@ def the_next_gap_waits_for_the_entry_behind_it(pipeline: Pipeline, url: str, sto
     jobs = sorted(table(pipeline, "jobs"), key=lambda job: job["first_id"])
     assert [job for job in jobs if job["first_id"] in {one["first_id"] for one in whole}] == whole
     assert len(jobs) == len(whole) + 2
+    head = pipeline.lake.head()
+    assert list(head.marks["refill"].values()) == [2], "the mark forgets gaps that the table calls refilled"
+    compact(pipeline.lake)
+    assert Pipeline(pipeline.spark, pipeline.plan).once() == [], "compacted gaps are not filled again"
 
 
 def queue_more(url: str) -> None:

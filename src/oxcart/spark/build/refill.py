@@ -16,30 +16,28 @@ a few seconds of a gap is not refilled again, and one at the very edge of a gap 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from pyspark.sql import Window
 from pyspark.sql import functions as fn
 
 from oxcart.broker.export import ATTEMPTS, EVENTS
+from oxcart.spark.build.holes import Hole, Holes
 from oxcart.spark.lake.bronze import BRONZE
 from oxcart.spark.lake.tables import Tables
-from oxcart.spark.lake.versions import Change, File, Lake, LakeConflict, Version
-from oxcart.spark.read.entries import COLUMNS, ENTRY, GAP, REFILL, REFILLED, day_of, rows_of
+from oxcart.spark.lake.versions import Change, File, LakeConflict
+from oxcart.spark.read.entries import COLUMNS, ENTRY, REFILL, REFILLED, day_of, rows_of
 from oxcart.spark.transforms.days import day_of as utc_day
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: The mark with the gaps that have been refilled.
+#: The mark with gaps that have been refilled, while ``gaps`` does not say so yet.
 MARK = "refill"
 #: How far the clocks of clients may differ from the server's, in ms.
 SKEW = 10_000
 _DAY_MS = 86_400_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The event that ended an attempt, by the outcome in its record. A retry without a delay has another event,
 #: which nothing else tells.
 _ENDS = {
@@ -53,33 +51,6 @@ _ENDS = {
 _STARTED, _ENDED = 2, 3
 #: Columns of a job's record about its failure, and the fields of an attempt record for them.
 _FAILED = {"category": "category", "code": "code", "formal_state": "state"}
-
-
-class Hole(msgspec.Struct, frozen=True):
-    """A gap of an event stream whose two edges are known.
-
-    Attributes:
-        queue: The queue.
-        life: The generation of the stream.
-        first: The ordinal of the first lost entry.
-        lost: How many entries are lost.
-        after_ms: The time of the entry before them; 0 for none.
-        before_ms: The time of the entry after them.
-        at_ms: The time of the gap's own row.
-    """
-
-    queue: str
-    life: int
-    first: int
-    lost: int
-    after_ms: int
-    before_ms: int
-    at_ms: int
-
-    @property
-    def key(self) -> str:
-        """Its name in the mark."""
-        return f"{self.queue}:{self.life}:{self.first}"
 
 
 class Refill:
@@ -98,7 +69,7 @@ class Refill:
         self._lake = tables.lake
         self._options = dict(options)
         self._queues = queues
-        self._looked: set[str] = set()
+        self._gaps = Holes(tables.lake)
 
     def run(self) -> int:
         """Fills new gaps; returns how many entries were refilled.
@@ -106,72 +77,26 @@ class Refill:
         A gap at the present end of a stream waits for an entry after it.
         """
         head = self._lake.head()
-        done: dict[str, int] = dict(head.marks.get(MARK, {}))
-        waiting = False
+        done, mine = head.marks.get(MARK, {}), self._queues()
+        gaps = [gap for gap in self._gaps.open(head) if gap.key not in done and gap.stream in mine]
         filled = 0
-        for hole in self._holes(head):
-            if hole is None:
-                waiting = True
-            elif hole.key not in done:
-                try:
-                    filled += self._fill(hole, done)
-                except LakeConflict:  # another pipeline of this lake was first; the next run does the rest
-                    return filled
-        if not waiting:
-            self._looked = {file.name for file in head.of(BRONZE)}
+        for hole in self._gaps.ended(head, gaps):
+            try:
+                filled += self._fill(hole)
+            except LakeConflict:  # another pipeline of this lake was first; the next run does the rest
+                break
         return filled
 
-    def _holes(self, head: Version) -> Iterator[Hole | None]:
-        """Gaps in files that are new; None for a gap whose end is not yet known."""
-        from pyarrow import compute as pc
-        from pyarrow import dataset
-
-        files = [file for file in self._new(head) if _may_have_gaps(self._lake, file)]
-        if not files:
-            return
-        wanted = (pc.field("kind") == GAP) & (pc.field("stream") == EVENTS)
-        found = dataset.dataset(self._lake.paths(files)).to_table(
-            columns=["queue", "lane", "life", "ordinal", "entry_id", "occurred_at", "lost"], filter=wanted
-        )
-        mine = self._queues()
-        for row in found.to_pylist():
-            row["stream"] = f"{row['queue']}@{row['lane']}" if row["lane"] else row["queue"]
-            if row["stream"] not in mine:
-                continue
-            behind = self._behind(head, row)
-            after_ms = int(row["entry_id"].partition("-")[0])
-            if behind is None:
-                yield None
-            else:
-                at_ms = millis(row["occurred_at"])
-                yield Hole(row["stream"], row["life"], row["ordinal"], row["lost"], after_ms, behind, at_ms)
-
-    def _new(self, head: Version) -> list[File]:
-        return [file for file in head.of(BRONZE) if file.name not in self._looked]
-
-    def _behind(self, head: Version, row: Mapping[str, Any]) -> int | None:
-        """The time of the entry after a gap, or None."""
-        from pyarrow import compute as pc
-        from pyarrow import dataset
-
-        near = (file for file in head.of(BRONZE) if not file.low or file.low <= row["queue"] <= file.high)
-        paths = self._lake.paths(near)
-        lane = pc.field("lane")
-        wanted = (
-            (pc.field("queue") == row["queue"])
-            & (lane.is_null() if row["lane"] is None else lane == row["lane"])
-            & (pc.field("kind") == ENTRY)
-            & (pc.field("ordinal") == row["ordinal"] + row["lost"])
-            & (pc.field("life") == row["life"])
-            & (pc.field("stream") == EVENTS)
-        )
-        found = dataset.dataset(paths).to_table(columns=["occurred_at"], filter=wanted)
-        return millis(found["occurred_at"][0].as_py()) if found.num_rows else None
-
-    def _fill(self, hole: Hole, done: dict[str, int]) -> int:
+    def _fill(self, hole: Hole) -> int:
         import pyarrow as pa
 
         base = self._lake.head()
+        before: dict[str, int] | None = base.marks.get(MARK)
+        if before is not None and hole.key in before:
+            return 0
+        # The table has the count of gaps that were built since they were filled.
+        known = {gap.key for gap in self._gaps.open(base)}
+        done = {key: count for key, count in (before or {}).items() if key in known}
         found = self._found(hole).persist()
         try:
             files = write_refill(self._tables, found, [hole.queue])
@@ -190,9 +115,8 @@ class Refill:
         }
         noted = self._tables.spark.createDataFrame(pa.Table.from_batches([rows_of([note])]))
         made = [*files[0], *files[1], *self._tables.write(noted, BRONZE, True, streams=[hole.queue], parts=1)]
-        before = base.marks.get(MARK)
         done[hole.key] = count
-        self._lake.publish(Change("refill", add=made, marks={MARK: dict(done)}, expects={MARK: before}))
+        self._lake.publish(Change("refill", add=made, marks={MARK: done}, expects={MARK: before}))
         return count
 
     def _found(self, hole: Hole) -> DataFrame:
@@ -311,25 +235,6 @@ def _rows(found: DataFrame, stream: str) -> DataFrame:
         for name, kind in COLUMNS.items()
     )
     return found.select(*columns)
-
-
-def millis(at: datetime) -> int:
-    """Returns a time of a file in ms."""
-    return (at - _EPOCH) // timedelta(milliseconds=1)
-
-
-def _may_have_gaps(lake: Lake, file: File) -> bool:
-    """Whether a file may have gaps: by its footer, a row has a cause."""
-    from pyarrow import parquet
-
-    footer = parquet.read_metadata(lake.place(file))
-    place = footer.schema.names.index("cause")
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        statistics = group.column(place).statistics
-        if statistics is None or not statistics.has_null_count or statistics.null_count < group.num_rows:
-            return True
-    return False
 
 
 def moments() -> list[Column]:
