@@ -70,6 +70,7 @@ def test_passes_as_it_is(clean: Path) -> None:
             {
                 "broker.bullmq.keys": "oxcart.broker.bridge.keys",
                 "broker.bridge.keys": "oxcart.broker.bullmq.keys",
+                "broker.memory.store": "oxcart.broker.partitioned.spread",
             },
         ),
         (
@@ -79,6 +80,10 @@ def test_passes_as_it_is(clean: Path) -> None:
                 "queue": "oxcart.broker.link",
                 "spark.session": "oxcart.broker.caller",
             },
+        ),
+        (
+            "Only observe knows tracers and error trackers",
+            {"engine.tracing": "opentelemetry", "http.application": "sentry_sdk"},
         ),
         ("Questions of a lake need no Spark", {"history.reader": "pyspark"}),
     ],
@@ -92,6 +97,14 @@ def test_an_import_against_a_contract_fails(tree: Path, contract: str, planted: 
     assert f"{contract} BROKEN" in output
     for name, imported in planted.items():
         assert f"oxcart.{name} -> {imported}" in output
+
+
+def test_a_module_without_a_layer_fails(tree: Path) -> None:
+    (tree / "src" / "oxcart" / "stray.py").write_text('"""Stands in no layer."""\n', "utf-8")
+    code, output = make(tree, "lint")
+    assert code != 0
+    assert "Each layer imports only layers below it BROKEN" in output
+    assert "oxcart.stray" in output
 
 
 def test_a_twin_that_differs_from_its_source_fails(tree: Path) -> None:

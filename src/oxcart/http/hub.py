@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator, Container, Iterable, Sequence
 from oxcart.broker.port.streams import LanePlace
 from oxcart.events import QueueEvents
 from oxcart.http.errors import ApiError
+from oxcart.http.lane_events import LaneEvents
 from oxcart.http.mailbox import Mailbox
 from oxcart.http.messages import Message, lines_of, messages_of, text_of
 from oxcart.http.position import Position, is_behind
-from oxcart.lane_events import LaneEvents
 from oxcart.model.errors import OxcartError
 from oxcart.model.event import Event
 from oxcart.queue import Queue
