@@ -206,11 +206,19 @@ class TestShape:
                 labels = one["spec"]["template"]["metadata"]["labels"]
                 assert service["selector"].items() <= labels.items()
 
-    def test_workers_scale_by_the_age_of_the_backlog_and_by_the_list(self) -> None:
+    def test_workers_scale_by_the_ages_of_the_backlog_and_by_the_list(self) -> None:
         scaled = objects()["ScaledObject", "worker"]["spec"]
-        triggers = {one["type"]: one["metadata"] for one in scaled["triggers"]}
-        assert "bullmq_oldest_waiting_seconds" in triggers["prometheus"]["query"]
-        assert triggers["redis"]["listName"] == "bull:emails:wait"
+        of_kind = {
+            kind: [one["metadata"] for one in scaled["triggers"] if one["type"] == kind]
+            for kind in ("prometheus", "redis")
+        }
+        asked = {re.findall(r"bullmq_\w+", one["query"])[0] for one in of_kind["prometheus"]}
+        assert asked == {"bullmq_oldest_waiting_seconds", "bullmq_group_oldest_waiting_seconds"}
+        assert asked <= SERVED["work"]
+        (redis,) = of_kind["redis"]
+        assert redis["listName"] == "bull:emails:wait"
+        secret = re.findall(r"from-literal url=(\w+)://", (DEPLOY / "README.md").read_text())
+        assert (secret, redis["enableTLS"]) == (["rediss"], "true")
         assert scaled["scaleTargetRef"]["name"] == "worker"
         assert "replicas" not in objects()["Deployment", "worker"]["spec"]
 

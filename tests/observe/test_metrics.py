@@ -344,6 +344,22 @@ async def test_the_age_of_the_oldest_ready_job_is_shown(queue: Queue) -> None:
     await lengths.close()
 
 
+async def test_a_job_with_a_target_is_the_oldest_ready_job(queue: Queue) -> None:
+    name, lengths = queue.name, QueueLengths(queue)
+    metrics = Metrics([lengths])
+    await queue.jobs.obliterate(force=True)
+    job = await queue.add("n", target="c=gpu")
+    broker = queue._core.broker
+    assert broker.lanes is not None
+    (lane,) = await broker.lanes.names()
+    an_hour_ago = await broker.now() - 3_600_000
+    key = broker.lanes.open(lane).keys.job(job.id)
+    assert await broker.caller.command("EXISTS", key)
+    await broker.caller.command("HSET", key, "timestamp", an_hour_ago)
+    assert 3600 <= (await read(metrics))["bullmq_oldest_waiting_seconds", name] < 3700
+    await lengths.close()
+
+
 async def test_groups_have_four_series_however_many_they_are(queue: Queue) -> None:
     name, lengths = queue.name, QueueLengths(queue)
     metrics = Metrics([lengths])

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from oxcart.broker.sampling import sample
 from oxcart.jobs import LISTABLE
 
 if TYPE_CHECKING:
@@ -92,15 +93,14 @@ class QueueLengths:
         return await self._broker.unroutable()
 
     async def oldest(self) -> float:
-        """Returns for how many seconds the oldest ready job has been ready; 0 without one."""
+        """Returns for how many seconds the oldest ready job has been ready, with or without a target.
+
+        0 without one. Jobs that wait for their group's turn are in ``groups``.
+        """
         if self._broker is None:
             self._broker = self._source.open_broker()
-        broker = self._broker
-        now, ages = await broker.now() / 1000, [0.0]
-        for place in ("wait", "paused", "prioritized"):
-            for job in await broker.page(place, 0, 0, oldest=True):
-                ages.append(now - (job.scheduled_at or job.created_at).timestamp())
-        return max(ages)
+        (seen,) = await sample([self._broker], [""], 1)
+        return 0.0 if seen.oldest_ms is None else max(0, seen.at_ms - seen.oldest_ms) / 1000
 
     async def skew(self) -> float:
         """Returns the seconds that this machine's clock is ahead of the server's, or below zero."""
