@@ -32,6 +32,8 @@ from tests.nodes import NodeDriver, NodeError, node_driver
 
 #: Seconds after which a producer gives up an add, not knowing whether it was applied.
 ADD_LIMIT = 5.0
+#: Short: Node may promote a job of a group that our workers retry, and start it although the group is full
+#: (docs/groups.md). `tests/interop/test_groups.py` tries a long one, which Node's own retries obey.
 BACKOFF = {"type": "fixed", "delay": 20}
 
 

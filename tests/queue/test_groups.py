@@ -112,7 +112,7 @@ class TestTurns:
         assert await later.state() == "delayed"
         store.zadd("bull:q:delayed", {later.id: 1})
         place = [job.id for job in await drain_in_order(queue, 1)].index(later.id)
-        assert place <= 2 * WINDOW + 5, "it came behind the window and then took its group's turn"
+        assert place <= WINDOW + 2, "it takes its group's turn behind the window"
 
     async def test_added_jobs_of_every_kind_join_their_group(self, queue: Queue) -> None:
         await queue.add_many(rows("hog", 100))
@@ -414,7 +414,6 @@ class TestOperations:
         await queue.groups.resume("a")
         assert [job.id for job in await claim(queue, 9)] == [last.id]
         store.zadd("bull:q:delayed", {first.id: 1})  # the delay has passed
-        assert await claim(queue, 9) == []
         assert [job.id for job in await claim(queue, 9)] == [first.id]
 
     async def test_many_notes_of_removed_jobs_do_not_stand_in_the_way(self, queue: Queue) -> None:

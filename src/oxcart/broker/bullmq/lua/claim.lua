@@ -23,6 +23,9 @@
 -- include: base gate insert claiming
 -- include when needed: insert buckets groups limiting lanes
 
+function promoting.groups()
+  return { park_promoted = seldom().park_promoted, tend_groups = seldom().tend_groups }
+end
 local asked = read_asked(3)
 local kept = remembered()
 if kept then

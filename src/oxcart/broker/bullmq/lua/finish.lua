@@ -31,6 +31,9 @@
 -- include: base gate insert claiming attempts ending
 -- include when needed: insert store parent removal deduplication metrics history failing gates buckets groups limiting lanes steps
 
+function promoting.groups()
+  return { park_promoted = seldom().park_promoted, tend_groups = seldom().tend_groups }
+end
 local asked = read_asked(3)
 local kept = remembered()
 if kept then

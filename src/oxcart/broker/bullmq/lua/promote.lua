@@ -9,6 +9,9 @@
 -- include: base gate insert
 -- include when needed: insert buckets groups limiting
 
+function promoting.groups()
+  return { park_promoted = seldom().park_promoted, tend_groups = seldom().tend_groups }
+end
 remembered()
 local gate = read_gate(P)
 if not gate.paused then

@@ -93,13 +93,24 @@ local function count_in(set, bucket)
   return call("ZLEXCOUNT", set, "[" .. bucket .. "\n", "(" .. bucket .. "\011")
 end
 
+-- Returns whether a peer's worker started a job that its group let through, and delayed it: a retry with a backoff. The
+-- peer's scripts promote it without a look at its group, so it keeps its place.
+local function is_delayed_by_peer(bucket, prefix, id)
+  if not call("ZSCORE", prefix .. "delayed", id) then
+    return false
+  end
+  local job = redis.pcall("HMGET", prefix .. id, "ox:turn", "ox:through", "ats")
+  return job[2] and job[2] ~= (job[3] or "0")
+    and not (job[1] and call("ZSCORE", PARKED, bucket .. "\n" .. job[1] .. "\n" .. id))
+end
+
 -- Returns whether a job that its group let through waits for a worker.
 local function is_let_through(bucket, prefix, id)
   if string.sub(bucket, 1, 2) ~= "g:" then
     return false
   end
   return call("LPOS", prefix .. "wait", id) or call("LPOS", prefix .. "paused", id)
-    or call("ZSCORE", prefix .. "prioritized", id)
+    or call("ZSCORE", prefix .. "prioritized", id) or is_delayed_by_peer(bucket, prefix, id)
 end
 
 -- Drops places of jobs that neither have a lease nor are active. A job whose lease expired keeps its place while it is

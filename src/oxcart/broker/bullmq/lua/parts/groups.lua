@@ -241,10 +241,35 @@ local function give_up_turn(rules, id, group)
   return nil
 end
 
--- Counts the jobs of a group, or of all for nil, anew that have started or are let through: its limit has changed.
+-- Parks a due job of a queue that takes turns, which gives its place up; returns whether the queue takes turns. The
+-- caller then calls `tend_groups` once. A job that had an attempt goes in front of its group.
+local function park_promoted(gate, id, stamp)
+  limit_at(gate.base or P)
+  local rules = rules_of(gate.limits)
+  if not takes_turns(rules) then
+    return false
+  end
+  local job = call("HMGET", P .. id, "ox:group", "priority", "ats", "ox:turn")
+  give_up_turn(rules, id, job[1])
+  park_in_group(rules, id, job[1], job[2], job[3] and job[3] ~= "0", job[4], tonumber(stamp))
+  return true
+end
+
+-- Counts the jobs of a group, or of all for nil, anew that have started or are let through: its limit has changed. A
+-- job that a peer delayed after a start keeps its place.
 local function count_places_anew(rules, gate, only)
   local first, last = only and only .. "\n" or "g:", only and only .. "\011" or "g;"
+  local kept = {}
+  for _, member in ipairs(call("ZRANGEBYLEX", PLACES, "[" .. first, "(" .. last)) do
+    local bucket, id = string.match(member, "^([^\n]*)\n(.*)$")
+    if rule_of_group(rules, string.sub(bucket, 3))[1] > 0 and is_delayed_by_peer(bucket, P, id) then
+      kept[#kept + 1] = member
+    end
+  end
   call("ZREMRANGEBYLEX", PLACES, "[" .. first, "(" .. last)
+  for _, member in ipairs(kept) do
+    call("ZADD", PLACES, 0, member)
+  end
   local function count(ids, ready)
     for _, id in ipairs(ids) do
       local job = redis.pcall("HMGET", P .. id, "ox:group", "ox:through", "ats", "name")

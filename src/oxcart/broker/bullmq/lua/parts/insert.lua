@@ -93,7 +93,11 @@ local function put_back(prefix, id)
   return true
 end
 
--- Promotes one due job; `stamp` is the time to record. An id without a job is dropped.
+-- `groups`: creates the functions of parts/groups.lua, in scripts that may promote jobs of groups.
+local promoting = {}
+
+-- Promotes one due job; `stamp` is the time to record. An id without a job is dropped. Returns true if the job stays in
+-- `delayed`, because it now waits for its group's turn: in `wait` a peer would start it in excess of the group's limit.
 local function promote_one(prefix, gate, id, stamp)
   local key = prefix .. id
   local known = redis.pcall("HMGET", key, "priority", "ox:history", "atm", "delay", "attemptsMade")
@@ -101,10 +105,11 @@ local function promote_one(prefix, gate, id, stamp)
   if not priority and call("TYPE", key).ok ~= "hash" then
     return
   end
+  local stays = gate.limits and prefix == P and promoting.groups and promoting.groups().park_promoted(gate, id, stamp)
   priority = tonumber(priority) or 0
-  if priority == 0 or priority ~= priority then
+  if not stays and (priority == 0 or priority ~= priority) then
     call("LPUSH", gate.target, id)
-  else
+  elseif not stays then
     insert_by_priority(prefix, id, priority)
   end
   call("XADD", prefix .. "events", "*", "event", "waiting", "jobId", id, "prev", "delayed")
@@ -116,6 +121,7 @@ local function promote_one(prefix, gate, id, stamp)
   else
     call("HSET", key, "delay", 0, "ox:ready", stamp)
   end
+  return stays
 end
 
 -- From this many ready jobs on, fewer due jobs are promoted.
@@ -132,11 +138,14 @@ local function promote_due(prefix, gate, now, most, few, stamp)
   if few and last > few and call("LLEN", prefix .. "wait") >= PLENTY then
     last = few
   end
-  local gone = {}
+  local gone, parked = {}, 0
   stamp = stamp or string.format("%.0f", now)
   for i = 1, last do
     local id = due[i]
-    if pcall(promote_one, prefix, gate, id, stamp) or is_ready(prefix, id) then
+    local fine, stays = pcall(promote_one, prefix, gate, id, stamp)
+    if fine and stays then
+      parked = parked + 1
+    elseif fine or is_ready(prefix, id) then
       gone[#gone + 1] = id
     end
   end
@@ -144,5 +153,8 @@ local function promote_due(prefix, gate, now, most, few, stamp)
     call("ZREM", prefix .. "delayed", unpack(gone))
     wake_now(prefix, gate)
   end
-  return #gone
+  if parked > 0 then
+    promoting.groups().tend_groups(gate, now)
+  end
+  return #gone + parked
 end

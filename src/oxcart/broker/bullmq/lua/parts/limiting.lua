@@ -264,6 +264,10 @@ local function limiting(gate, now, count)
     end
     for _, one in ipairs(parked) do
       local id, job = one[1], one[2]
+      local bucket = give_up_turn(rules, id, job["ox:group"]) -- a peer that retried it let it keep its place
+      if bucket then
+        enter_turns(rules, bucket)
+      end
       park_in_group(rules, id, job["ox:group"], job.priority, job.ats and job.ats ~= "0", job["ox:turn"], now)
     end
     for _, one in ipairs(turned_away) do
