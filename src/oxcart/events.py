@@ -253,9 +253,7 @@ class Results:
             if await self._broker.states([job_id]) == ["failed"]:
                 job = (await self._broker.get([job_id], lenient=True))[0]
                 if job is not None:
-                    raise JobFailed(
-                        job_id, job.failed_reason or "", job.stacktrace, job.extra.get("ox:category")
-                    )
+                    raise JobFailed(job_id, job.failed_reason or "", job.stacktrace, job.category)
             elif ended.value is not None:
                 return True, self._opened(job_id, ended.value)
         if not ended.known:
@@ -288,7 +286,7 @@ class Results:
             event.job_id or "",
             event.failed_reason or "",
             job.stacktrace if job else [],
-            job.extra.get("ox:category") if job else None,
+            job.category if job else None,
         )
 
     def _opened(self, job_id: str, raw: bytes) -> Any:

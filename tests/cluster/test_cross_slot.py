@@ -96,7 +96,7 @@ async def test_the_end_of_a_child_whose_parent_is_in_another_slot(
     assert await broker.states(["child"]) == ["completed" if kind == "c" else "failed"]
     [job] = await broker.get(["child"])
     assert job is not None
-    assert "non local key" in job.extra["ox:untold"]
+    assert "non local key" in (job.unreported or "")
     # Nor do they notice a finish whose retention removes the child.
     await broker.add([broker.encode("job", None, JobOptions.build(job_id="three"))])
     [three] = (await broker.claim(Ask())).jobs

@@ -175,5 +175,5 @@ async def test_times_of_a_job_never_decrease_though_every_clock_differs(
     assert shown == sorted(filter(None, shown))
     assert found.completed_at - found.created_at < timedelta(minutes=1)
     if ours:
-        written = [int(line.split("\t")[0]) for line in found.extra["ox:history"].splitlines()]
+        written = [int(line.split("\t")[0]) for line in found.transition_records.splitlines()]
         assert [found.timestamp, *written] == sorted([found.timestamp, *written])

@@ -11,8 +11,11 @@ import pytest
 
 from oxcart import Queue, SyncRunningJob, TemporaryError, Worker
 from oxcart.broker.keyring import KeyRing
+from oxcart.broker.memory.broker import MemoryBroker
 from oxcart.broker.port import Ask
+from oxcart.broker.progress import silent
 from oxcart.broker.resealing import reseal
+from oxcart.broker.stored import FIELD_SIGNALS
 from oxcart.engine.running import RunningJob
 from oxcart.engine.steps import LOOK_AGAIN
 from oxcart.errors import JobFailed, JobNotFound, LeaseLost, SignalTimeout, StepError, WrongState
@@ -377,6 +380,20 @@ async def test_a_worker_without_the_lease_records_nothing(bench: Bench) -> None:
         assert found == arrived + b"\n1"
 
 
+async def waiting_signals(queue: Queue, job_id: str) -> list[bytes]:
+    """Returns the data of signals that a job has not received, as it is stored."""
+    broker = queue._core.broker
+    if isinstance(broker, MemoryBroker):
+        return [body for _, body in broker.store.records[job_id].signals]
+    found: list[bytes] = []
+    for one in [broker] if broker.partitions is None else broker.partitions.brokers():
+        assert one.sealed_values is not None
+        assert one.sealer is not None
+        async for value in one.sealed_values.values(one.sealer, silent):
+            found += [value.raw] if value.field == FIELD_SIGNALS else []
+    return found
+
+
 async def test_steps_and_signals_are_sealed(venue: Venue) -> None:
     queue = venue.queue(key_ring=KeyRing({"old": OLD}))
 
@@ -393,8 +410,9 @@ async def test_steps_and_signals_are_sealed(venue: Venue) -> None:
     plain = venue.queue()
     stored = await plain._core.broker.get([job.id], lenient=True)
     assert stored[0] is not None
-    text = str(stored[0].extra)
+    text = str(stored[0].step_records) + str(await waiting_signals(queue, job.id))
     assert text.count("$sealed") == 3
+    assert stored[0].signals == ["unused"]
     assert not any(word in text for word in ("iban", "pin", "code"))
     opened = await job.get()
     assert [step.value for step in opened.steps] == ["iban", "pin", None]

@@ -40,7 +40,7 @@ OUTSIDE = """[...document.querySelectorAll("g")].flatMap(group => {
 
 def job(name: str, queue: str) -> Job:
     return Job(
-        id=UUID, name=name, queue=queue, data={}, timestamp=1, state=State.DEAD_LETTER, extra={"ox:dead": "x"}
+        id=UUID, name=name, queue=queue, data={}, timestamp=1, state=State.DEAD_LETTER, dead_reason="x"
     )
 
 

@@ -468,7 +468,7 @@ async def test_a_handler_that_meets_an_undecodable_record_is_not_quarantined_for
                 await job.result(20)
         ended = await queue.jobs.get(job.id)
         assert ended is not None
-        assert "ox:dead" not in ended.extra
+        assert ended.dead_reason is None
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["ours", "of another client"])

@@ -229,7 +229,7 @@ class TestLifetime:
         assert await q.broker.expire() == 1
         job = await look(q)
         check(job)
-        assert (job.state, job.category, job.extra["ox:dead"]) == (State.DEAD_LETTER, "timeout", "lifetime")
+        assert (job.state, job.category, job.dead_reason) == (State.DEAD_LETTER, "timeout", "lifetime")
         assert ways(job)[-1] == (left, "dead_letter")
         assert job.failed_reason == "the job's lifetime is over"
         assert not store.exists("bull:q:ox:expiring")

@@ -47,7 +47,7 @@ async def test_by_force_the_end_of_a_node_worker_is_refused(node: NodeDriver, qu
     assert await node.call("getState", queue=queue.name, jobId=job_id) == "failed"
     seen = await queue.jobs.get(job_id)
     assert seen is not None
-    assert (seen.failed_reason, seen.extra["ox:category"], seen.return_value) == ("now", "cancelled", None)
+    assert (seen.failed_reason, seen.category, seen.return_value) == ("now", "cancelled", None)
     counts = await node.call("getJobCounts", queue=queue.name)
     assert (counts["active"], counts["failed"]) == (0, 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from oxcart.model import failure_groups
@@ -85,8 +86,7 @@ def test_the_same_reason_from_two_frames_is_two_groups() -> None:
 
 
 def test_codes_are_counted_and_match_a_reason() -> None:
-    job = failed("j1", "'missing'")
-    job.extra["ox:code"] = "KeyError"
+    job = msgspec.structs.replace(failed("j1", "'missing'"), code="KeyError")
     groups = FailureGroups()
     groups.add(job)
     assert groups.largest()[0].codes == {"KeyError": 1}

@@ -100,7 +100,8 @@ class TestTimesInOrder:
             finished_on=400,
             attempts_started=1,
             state=State.COMPLETED,
-            extra={"ox:history": "\n".join(lines) + "\n", "ox:attempts": attempt},
+            transition_records="\n".join(lines) + "\n",
+            attempt_records=attempt,
         )
         assert [change.at for change in found.transitions] == [900, 1000, 1000]
         assert [(one.started, one.ended) for one in found.past_attempts] == [(1000, 1000)]

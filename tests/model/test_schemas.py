@@ -20,7 +20,7 @@ SAMPLES: list[msgspec.Struct] = [
     ),
     JobOptions(attempts=0, remove_on_fail=KEEP),
     Job(id="1", name="n", queue="q"),
-    Job(id="1", name="n", queue="q", data=[1], parent={"id": "2"}, stacktrace=["a"], extra={"ox:a": "b"}),
+    Job(id="1", name="n", queue="q", data=[1], parent={"id": "2"}, stacktrace=["a"], step_records={"a": "b"}),
     Event.parse("5-0", {"event": "completed", "jobId": "1", "returnvalue": "[1]"}, "q"),
     Event.parse("5-0", {"event": "drained"}, "q"),
 ]

@@ -48,7 +48,7 @@ async def check_cancelled(queue: Queue, job_id: str, reason: str, prev: str) -> 
     job = await queue.jobs.get(job_id)
     assert job is not None
     assert await queue.jobs.state(job_id) == "failed"
-    assert (job.failed_reason, job.extra["ox:category"]) == (reason, "cancelled")
+    assert (job.failed_reason, job.category) == (reason, "cancelled")
     assert job.finished_on is not None
     assert await failed_events(queue) == [
         {"event": "failed", "jobId": job_id, "failedReason": reason, "prev": prev}
@@ -146,7 +146,7 @@ class TestPending:
         job = await queue.add("a")
         await job.cancel("no")
         await job.retry()
-        assert "ox:category" not in (await job.get()).extra
+        assert (await job.get()).category is None
 
         @queue.job
         async def a() -> int:
@@ -213,7 +213,7 @@ class TestRunning:
                 await job.result(10)
         assert run.reasons == ["cancelled", "stop it"]
         ended = await job.get()
-        assert (ended.extra["ox:category"], ended.attempts_made) == ("cancelled", 1)
+        assert (ended.category, ended.attempts_made) == ("cancelled", 1)
 
     async def test_a_thread_sees_the_request_and_ends_by_itself(self, queue: Queue) -> None:
         began = threading.Event()
@@ -446,7 +446,7 @@ class TestPeers:
         with pytest.raises(CannotCancel, match="its worker is a peer's"):
             await queue.jobs.cancel(job_id)
         assert await queue.jobs.state(job_id) == "active"
-        assert "ox:cancel" not in (await queue.jobs.get(job_id)).extra  # type: ignore[union-attr]
+        assert (await queue.jobs.get(job_id)).cancel_reason is None  # type: ignore[union-attr]
         await node.close()
 
     async def test_force_ends_a_job_of_a_peer(self, queue: Queue) -> None:

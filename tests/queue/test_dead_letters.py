@@ -160,7 +160,7 @@ class TestReplay:
         assert job is not None
         assert await queue.jobs.state("d") == "waiting"
         assert (job.attempts_made, job.failed_reason, job.finished_on) == (0, None, None)
-        assert not {"ox:category", "ox:dead", "ox:code"} & set(job.extra)
+        assert (job.category, job.dead_reason, job.code) == (None, None, None)
         assert await queue.dead_letters.count() == 0
 
     async def test_replay_without_reset_tries_once_more(self, queue: Queue) -> None:

@@ -154,7 +154,7 @@ class TestCorrelation:
 
 
 class TestUpdate:
-    async def test_options_that_are_not_passed_stay(self, queue: Queue) -> None:
+    async def test_options_that_are_not_passed_stay(self, queue: Queue, store: redis.Redis) -> None:
         job = await queue.add("a", tags={"a": "1"}, correlation_id="c", callback_url="https://example.com/x")
         await job.update(correlation_id="d")
         found = await job.get()
@@ -166,7 +166,7 @@ class TestUpdate:
         await job.update(tags=None, callback_url=None)
         found = await job.get()
         assert (found.tags, found.correlation_id, found.callback_url) == ({}, "d", None)
-        assert "ox:tags" not in found.extra
+        assert not store.hexists(f"bull:q:{job.id}", "ox:tags")
 
     async def test_the_priority_of_a_waiting_job(self, queue: Queue) -> None:
         for number in range(3):

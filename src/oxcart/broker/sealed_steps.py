@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 from oxcart.broker.keyring import Bond, Purpose
 from oxcart.broker.sealing import Sealer, open_value
+from oxcart.broker.stored import FIELD_SIGNALS, FIELD_STEP
 from oxcart.model.errors import DecryptionError
-from oxcart.model.steps import FIELD_SIGNALS, FIELD_STEP, Step, read_step
-
-_STEP, _SIGNALS = FIELD_STEP.encode(), FIELD_SIGNALS.encode()
+from oxcart.model.steps import Step, read_step
 
 
 def bound_as(step: Step) -> tuple[Purpose, str] | None:
@@ -33,17 +32,25 @@ def open_step(sealer: Sealer | None, job_id: str, name: str, raw: bytes) -> tupl
     return step, value
 
 
-def open_steps(
-    sealer: Sealer, job_id: str, fields: Mapping[bytes, bytes], *, lenient: bool = False
-) -> dict[bytes, bytes]:
-    """Returns the fields of a job's steps with their values opened, as ``codec.open_fields`` does."""
-    opened = {}
-    for field, raw in fields.items():
-        if not field.startswith(_STEP):
-            continue
+def open_records(
+    sealer: Sealer, job_id: str, records: Mapping[str, bytes], *, lenient: bool = False
+) -> dict[str, bytes]:
+    """Returns the records of a job's steps, by their names, with their values opened.
+
+    Args:
+        sealer: Opens values of the queue.
+        job_id: The job.
+        records: Its records; one that cannot be read is returned as it is.
+        lenient: Whether a value that does not open stays sealed.
+
+    Raises:
+        DecryptionError: A value does not open.
+    """
+    opened = dict(records)
+    for name, raw in records.items():
         try:
-            step, value = open_step(sealer, job_id, _name_of(field), raw)
-            opened[field] = step.header() + b"\n" + value
+            step, value = open_step(sealer, job_id, name, raw)
+            opened[name] = step.header() + b"\n" + value
         except DecryptionError:
             if not lenient:
                 raise
@@ -52,12 +59,22 @@ def open_steps(
     return opened
 
 
+def open_steps(
+    sealer: Sealer, job_id: str, fields: Mapping[bytes, bytes], *, lenient: bool = False
+) -> dict[bytes, bytes]:
+    """Returns the fields of a job's steps, among those of its hash, as `open_records` does."""
+    names = {field: _name_of(field) for field in fields if field.startswith(FIELD_STEP)}
+    records = {name: fields[field] for field, name in names.items()}
+    opened = open_records(sealer, job_id, records, lenient=lenient)
+    return {field: opened[name] for field, name in names.items()}
+
+
 def sealed_parts(
     sealer: Sealer, job_id: str, fields: Mapping[bytes, bytes]
 ) -> Iterator[tuple[bytes, bytes, Bond, Callable[[bytes], bytes]]]:
     """Yields the values of steps and signals: field, value, bond, and how another value replaces it."""
     for field, raw in fields.items():
-        if field.startswith(_STEP):
+        if field.startswith(FIELD_STEP):
             try:
                 step, value = read_step(_name_of(field), raw)
             except ValueError:
@@ -65,7 +82,7 @@ def sealed_parts(
             if (bound := bound_as(step)) is not None:
                 bond = sealer.bond(bound[0], job_id, bound[1])
                 yield field, value, bond, _behind(raw[: len(raw) - len(value)])
-        elif field == _SIGNALS:
+        elif field == FIELD_SIGNALS:
             for line in raw.splitlines(keepends=True):
                 name, _, value = line.rstrip(b"\n").partition(b"\t")
                 bond = sealer.bond("signal", job_id, name.decode("utf-8", "replace"))
@@ -73,7 +90,7 @@ def sealed_parts(
 
 
 def _name_of(field: bytes) -> str:
-    return field[len(_STEP) :].decode("utf-8", "replace")
+    return field[len(FIELD_STEP) :].decode("utf-8", "replace")
 
 
 def _behind(head: bytes) -> Callable[[bytes], bytes]:

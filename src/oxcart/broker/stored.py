@@ -10,12 +10,15 @@ import msgspec
 from oxcart.broker.replies import text
 from oxcart.model import payload
 from oxcart.model.errors import PayloadError
-from oxcart.model.steps import FIELD_STEP
 
 #: No number of a stored job is further from 0: Lua and Node count beyond it inexactly.
 MOST = 2**53 - 1
 
-_STEP = FIELD_STEP.encode()
+#: How the fields of durable steps begin in the hash of a job's run; the name follows.
+FIELD_STEP = b"ox:step:"
+#: The signals that no handler has received yet, a line each: name, tab, JSON.
+FIELD_SIGNALS = b"ox:signals"
+
 _json = msgspec.json.Encoder()
 
 
@@ -69,10 +72,44 @@ def int_of(raw: Any, default: Any) -> Any:
 def step_fields(fields: Mapping[bytes, bytes]) -> dict[str, bytes]:
     """Returns the records of durable steps in a job's hash, by the names of the steps."""
     return {
-        name[len(_STEP) :].decode("utf-8", "replace"): raw
+        name[len(FIELD_STEP) :].decode("utf-8", "replace"): raw
         for name, raw in fields.items()
-        if name.startswith(_STEP)
+        if name.startswith(FIELD_STEP)
     }
+
+
+def recorded(fields: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """Returns the fields of `Job` that Oxcart's scripts record in the hash of a job's run.
+
+    Both protocols have this hash. Sealed values of steps must have been opened.
+    """
+    if not any(name.startswith(b"ox:") for name in fields):
+        return {}
+    get = fields.get
+    return {
+        "ready_ms": _moment(get(b"ox:ready")),
+        "moved_ms": _moment(get(b"ox:moved")),
+        "category": text_of(get(b"ox:category")),
+        "code": text_of(get(b"ox:code")),
+        "dead_reason": text_of(get(b"ox:dead")),
+        "unhandled_start": _moment(get(b"ox:unhandled")),
+        "cancel_reason": text_of(get(b"ox:cancel")),
+        "signals": _signals(get(FIELD_SIGNALS)),
+        "step_records": {name: text(raw) for name, raw in step_fields(fields).items()},
+        "transition_records": text(get(b"ox:history", b"")),
+        "attempt_records": text(get(b"ox:attempts", b"")),
+    }
+
+
+def _moment(raw: bytes | None) -> int | None:
+    """Returns a number of our scripts; None for what no script of ours writes."""
+    return int(raw) if raw is not None and raw.isdigit() and len(raw) < 16 else None
+
+
+def _signals(raw: bytes | None) -> list[str]:
+    if raw is None:
+        return []
+    return [line.partition("\t")[0] for line in text(raw).splitlines()]
 
 
 def encode_tags(tags: Mapping[str, str]) -> str:

@@ -76,7 +76,7 @@ def list_(
             [
                 job.id,
                 job.name,
-                job.extra.get("ox:dead") or job.extra.get("ox:category"),
+                job.dead_reason or job.category,
                 f"{job.attempts_used}/{job.options.attempts}",
                 (output.moment if utc else output.age)(job.finished_on),
                 job.failed_reason,

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from oxcart.queue import Queue
 
 #: Fields of a job that may hold anything JSON can, at any depth.
-_AS_STORED = ("data", "return_value", "progress", "parent")
+_AS_STORED = ("data", "return_value", "progress", "parent", "checkpointed")
+#: Fields of a job that its document shows in other words: its steps, transitions and attempts.
+_RECORDS = ("step_records", "transition_records", "attempt_records")
 
 JobIds = Annotated[list[str], typer.Argument(metavar="ID...", help="Ids of jobs.", show_default=False)]
 
@@ -355,7 +357,12 @@ def as_document(job: Job, wire_state: str) -> dict[str, Any]:
     document["steps"] = msgspec.to_builtins(job.steps)
     document["signals"] = job.signals
     document["put_off"] = job.put_off
+    if job.options.history:
+        document["transitions"] = msgspec.to_builtins(job.transitions)
+        document["past_attempts"] = msgspec.to_builtins(job.past_attempts)
     for field in job.__struct_fields__:
+        if field in _RECORDS:
+            continue
         value = getattr(job, field)
         if field != "state":
             document[field] = value if field in _AS_STORED else msgspec.to_builtins(value)
@@ -460,12 +467,12 @@ def _facts(job: Job, wire_state: str, wire: bool) -> dict[str, Any]:
         "put off": job.put_off,
         "cannot be decoded": job.fault,
         "category": job.category,
-        "code": job.extra.get("ox:code"),
+        "code": job.code,
         "tags": job.tags or None,
         "correlation id": job.correlation_id,
         "idempotency key": job.idempotency_key,
-        "group": job.extra.get("ox:group"),
-        "limit key": job.extra.get("ox:limit"),
+        "group": job.options.group,
+        "limit key": job.options.limit_key,
         "callback": job.callback_url,
         "unreceived signals": ", ".join(job.signals) or None,
         "result": output.data(job.return_value) if wire_state == "completed" else None,

@@ -131,8 +131,7 @@ def _overdue(delayed: Sequence[Job], now: int) -> Stuck:
 
 
 def _due(job: Job) -> int:
-    moved = job.extra.get("ox:moved", "")
-    return max(job.timestamp, job.processed_on or 0, int(moved) if moved.isdigit() else 0) + job.delay
+    return max(job.timestamp, job.processed_on or 0, job.moved_ms or 0) + job.delay
 
 
 def _unhandled(delayed: Sequence[Job]) -> dict[str, Stuck]:

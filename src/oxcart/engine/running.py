@@ -342,7 +342,7 @@ class RunningJob(Parent):
         if raw is None:
             return None
         opened = open_value(self.sealer, "checkpoint", self.id, raw)
-        return payload.decode_stored(opened, "ox:checkpoint")
+        return payload.decode_stored(opened, "checkpoint")
 
     @overload
     async def step(

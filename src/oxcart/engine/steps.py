@@ -210,7 +210,7 @@ def returned(function: Callable[..., Any], body: bytes, name: str) -> Any:
     Raises:
         StepError: It does not fit the annotation.
     """
-    value = payload.decode_stored(body, f"ox:step:{name}")
+    value = payload.decode_stored(body, f"step {name}")
     hint = _hint(function)
     if hint in (Any, None, type(None)):
         return value

@@ -50,7 +50,6 @@ def job_of(body: JobBody) -> Job:
     state = State(body.state)
     started, ended = _ms(body.started_at), _ms(body.completed_at)
     options = DEFAULT_OPTIONS.replace(attempts=body.max_attempts, tags=body.tags or None)
-    extra = {} if body.error_category is None else {"ox:category": body.error_category}
     if body.correlation_id is not None:
         options = options.replace(correlation_id=body.correlation_id)
     if body.tags:
@@ -73,7 +72,7 @@ def job_of(body: JobBody) -> Job:
         worker_id=body.worker,
         failed_reason=body.last_error,
         state=state,
-        extra=extra,
+        category=body.error_category,
     )
 
 

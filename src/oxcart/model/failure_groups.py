@@ -117,7 +117,7 @@ class FailureGroups:
             group.ids.append(job.id)
         _count(group.names, job.name)
         _count(group.categories, job.category or "")
-        if code := job.extra.get("ox:code"):
+        if code := job.code:
             _count(group.codes, code)
         _count(group.states, job.state.value if job.state is not None else "")
 

@@ -118,7 +118,7 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 def _has_reason(job: Job, text: str) -> bool:
     wanted = text.casefold()
-    return any(wanted in part.casefold() for part in (failure_of(job) or "", job.extra.get("ox:code", "")))
+    return any(wanted in part.casefold() for part in (failure_of(job) or "", job.code or ""))
 
 
 def failure_of(job: Job) -> str | None:

@@ -100,7 +100,7 @@ def transitions(text: str, known: Known) -> list[Change]:
     """Returns the transitions of a job, oldest first.
 
     Args:
-        text: The field ``ox:history``.
+        text: Its record, one transition per line.
         known: Other facts of the job.
     """
     cut = text.startswith("+")
@@ -145,7 +145,7 @@ def attempts(text: str, job_id: str, starts: int, known: Known) -> list[Attempt]
     """Returns the ended attempts of a job, oldest first, at most 20.
 
     Args:
-        text: The field ``ox:attempts``.
+        text: Their record, one attempt per line.
         job_id: The job.
         starts: Its number of starts.
         known: Other facts of the job.

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from oxcart.model import history, payload
+from oxcart.model import history
 from oxcart.model.masking import masked
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
 from oxcart.model.state import State
-from oxcart.model.steps import FIELD_SIGNALS, Step, steps_of
+from oxcart.model.steps import Step, steps_of
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -54,7 +54,21 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         state: Its formal state, or None if it was not requested (a list of many ids).
         fault: Why a field cannot be decoded, beginning with the field's name, or None. A worker quarantines
             such a job instead of running it.
-        extra: Oxcart's own fields of the job, as text, under their names on the wire (``ox:…``).
+        idempotency_key: Its idempotency key, if any.
+        ready_ms: When it last became ready, in milliseconds; None if no Oxcart worker recorded it.
+        moved_ms: When it last changed its state, in milliseconds; None if no Oxcart worker recorded it.
+        category: The category of the failure that ended it, if an Oxcart worker stored one.
+        code: The application's code for that failure: the class of the exception, unless it has a code.
+        dead_reason: Why it is a dead letter although attempts were left: ``lifetime``, ``dependency`` or
+            ``undecodable``; else None.
+        unhandled_start: The number of the latest claim by a worker without a handler for the name.
+        cancel_reason: The reason of a request to cancel it while it runs.
+        unreported: Why its parent could not be notified of its end.
+        checkpointed: The checkpoint that its handler saved last, or None.
+        signals: The names of the signals that its handler has not received yet, the oldest first.
+        step_records: The records of its durable steps by their names; ``steps`` reads them.
+        transition_records: The record of its transitions; ``transitions`` reads it.
+        attempt_records: The record of its ended attempts; ``past_attempts`` reads it.
     """
 
     id: str
@@ -83,10 +97,27 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     deferred_failure: str | None = None
     state: State | None = None
     fault: str | None = None
-    extra: dict[str, str] = msgspec.field(default_factory=dict)
+    idempotency_key: str | None = None
+    ready_ms: int | None = None
+    moved_ms: int | None = None
+    category: str | None = None
+    code: str | None = None
+    dead_reason: str | None = None
+    unhandled_start: int | None = None
+    cancel_reason: str | None = None
+    unreported: str | None = None
+    checkpointed: Any = None
+    signals: list[str] = msgspec.field(default_factory=list)
+    step_records: dict[str, str] = msgspec.field(default_factory=dict)
+    transition_records: str = ""
+    attempt_records: str = ""
 
     def __repr__(self) -> str:
-        return masked(self, "data", "return_value", "progress", "extra")
+        return masked(
+            self,
+            *("data", "return_value", "progress", "idempotency_key", "checkpointed"),
+            *("step_records", "transition_records", "attempt_records"),
+        )
 
     @property
     def type(self) -> str:
@@ -126,7 +157,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.state in (State.PENDING, State.DELAYED):
             return None
-        ready = self._ms("ox:ready")
+        ready = self.ready_ms
         if ready is None:
             if self.options.delay and self.processed_on is None:
                 return None
@@ -152,12 +183,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     def _times(self) -> list[int]:
         """Returns the known times of transitions without that of the add; the end comes last."""
-        known = (self._ms("ox:ready"), self._ms("ox:moved"), self.processed_on, self.finished_on)
+        known = (self.ready_ms, self.moved_ms, self.processed_on, self.finished_on)
         return [at for at in known if at is not None]
-
-    def _ms(self, field: str) -> int | None:
-        raw = self.extra.get(field, "")
-        return int(raw) if raw.isdigit() and len(raw) < 16 else None
 
     @property
     def attempts_used(self) -> int:
@@ -190,51 +217,28 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return history.attempt_id(self.id, self.attempts_started - 1) if self.attempts_started > 1 else None
 
     @property
-    def checkpointed(self) -> Any:
-        """The checkpoint that its handler saved last, or None."""
-        raw = self.extra.get("ox:checkpoint")
-        return None if raw is None else payload.decode(raw)
-
-    @property
     def steps(self) -> list[Step]:
         """The durable steps that it remembers, in the order of recording."""
-        return steps_of(self.extra)
-
-    @property
-    def signals(self) -> list[str]:
-        """The names of the signals that its handler has not received yet, the oldest first."""
-        return [line.partition("\t")[0] for line in self.extra.get(FIELD_SIGNALS, "").splitlines()]
+        return steps_of(self.step_records)
 
     @property
     def put_off(self) -> str | None:
         """Why the latest worker put it off without running it: it has no handler for the name. Or None."""
-        if self.extra.get("ox:unhandled") != str(self.attempts_started):
+        if self.unhandled_start != self.attempts_started:
             return None  # not put off, or claimed again since
         if self.finished_on is not None or self.state is State.RUNNING:
             return None
         return f"no handler for {self.name} in worker {self.worker_id or '(unnamed)'}"
 
     @property
-    def idempotency_key(self) -> str | None:
-        """Its idempotency key, if any."""
-        return self.extra.get("ox:idem")
-
-    @property
-    def category(self) -> str | None:
-        """The category of the failure that ended it, if an Oxcart worker stored one."""
-        return self.extra.get("ox:category")
-
-    @property
     def transitions(self) -> list[history.Change]:
         """Its transitions, oldest first; inferred if it has no history, or if a peer moved it."""
-        return history.transitions(self.extra.get("ox:history", ""), self._known())
+        return history.transitions(self.transition_records, self._known())
 
     @property
     def past_attempts(self) -> list[history.Attempt]:
         """Its ended attempts, oldest first, at most 20; inferred if they were not recorded."""
-        return history.attempts(
-            self.extra.get("ox:attempts", ""), self.id, self.attempts_started, self._known()
-        )
+        return history.attempts(self.attempt_records, self.id, self.attempts_started, self._known())
 
     def _known(self) -> history.Known:
         return history.Known(

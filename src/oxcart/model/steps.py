@@ -6,6 +6,7 @@ number, at, took, start, until, signal. The value alone may be sealed: scripts u
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -21,11 +22,6 @@ MOST_BYTES = 1_048_576
 MOST_SIGNAL_BYTES = 1_048_576
 #: Most characters of the name of a step or signal.
 LONGEST_NAME = 200
-
-#: How the fields of steps begin in a job's hash; the name follows.
-FIELD_STEP = "ox:step:"
-#: The signals that no handler has received yet, a line each: name, tab, JSON.
-FIELD_SIGNALS = "ox:signals"
 
 #: ``step`` has ended; ``sleep`` has a time; ``wait`` is pending and becomes ``signal`` or ``timeout``.
 Kind = Literal["step", "sleep", "wait", "signal", "timeout"]
@@ -110,14 +106,12 @@ def read_step(name: str, raw: bytes) -> tuple[Step, bytes]:
     ), value
 
 
-def steps_of(fields: dict[str, str]) -> list[Step]:
-    """Returns the readable steps in the extra fields of a job, in the order of recording."""
+def steps_of(records: Mapping[str, str]) -> list[Step]:
+    """Returns the steps that can be read, in the order of recording; the records are by their names."""
     found = []
-    for field, raw in fields.items():
-        if not field.startswith(FIELD_STEP):
-            continue
+    for name, raw in records.items():
         try:
-            step, value = read_step(field[len(FIELD_STEP) :], raw.encode("utf-8", "surrogatepass"))
+            step, value = read_step(name, raw.encode("utf-8", "surrogatepass"))
             found.append(msgspec.structs.replace(step, value=payload.decode(value or b"null")))
         except ValueError:
             continue

@@ -16,6 +16,7 @@ from oxcart.broker.bullmq import codec
 from oxcart.broker.ids import new_id
 from oxcart.broker.port import retention_argument
 from oxcart.broker.stored import text_of
+from oxcart.model import history
 from oxcart.model.backoff import Backoff
 from oxcart.model.errors import PayloadTooLarge, ValidationError
 from oxcart.model.job import Job
@@ -328,9 +329,37 @@ class TestPeers:
         assert codec.read_options(b"{}")[0].timeout is UNSET
         assert codec.read_options(b"{}", None, b"")[0].timeout is None
 
-    def test_extra_fields_are_shown_under_their_names(self) -> None:
-        job = codec.decode_job("q", "1", {b"ox:category": b"timeout", b"other": b"x"})
-        assert job.extra == {"ox:category": "timeout"}
+    def test_facts_of_our_scripts_are_typed(self) -> None:
+        written: dict[bytes, bytes] = {
+            b"ox:ready": b"5",
+            b"ox:moved": b"6",
+            b"ox:category": b"timeout",
+            b"ox:code": b"E1",
+            b"ox:dead": b"lifetime",
+            b"ox:unhandled": b"2",
+            b"ox:cancel": b"no",
+            b"ox:untold": b"why",
+            b"ox:idem": b"key",
+            b"ox:checkpoint": b"[1]",
+            b"ox:signals": b"a\t1\nb\t{}\n",
+            b"ox:step:one": b"step\t1\t5\t0\t1\t\t\n[2]",
+            b"ox:history": b"5\tpending\tscheduled\t\tadded\n",
+            b"ox:attempts": b'[1,5,6,"w","failed","timeout","E1","m",""]\n',
+        }
+        job = codec.decode_job("q", "1", written)
+        assert (job.ready_ms, job.moved_ms, job.unhandled_start) == (5, 6, 2)
+        assert (job.category, job.code, job.dead_reason) == ("timeout", "E1", "lifetime")
+        assert (job.cancel_reason, job.unreported, job.idempotency_key) == ("no", "why", "key")
+        assert (job.checkpointed, job.signals) == ([1], ["a", "b"])
+        assert [(step.name, step.value) for step in job.steps] == [("one", [2])]
+        assert job.transitions[0].why == "added"
+        assert history.attempts(job.attempt_records, "1", 1, job._known())[0].code == "E1"
+
+    def test_garbage_among_these_facts_is_no_error(self) -> None:
+        odd = {b"ox:ready": b"x", b"ox:moved": b"9" * 400, b"ox:unhandled": b"", b"ox:checkpoint": b"{"}
+        job = codec.decode_job("q", "1", odd)
+        assert (job.ready_ms, job.moved_ms, job.unhandled_start) == (None, None, None)
+        assert (job.checkpointed, job.signals, job.category) == ("{", [], None)
 
     @given(st.dictionaries(st.sampled_from(FIELDS), st.binary(max_size=30) | st.sampled_from(ODDITIES)))
     def test_no_hash_is_an_exception(self, fields: dict[bytes, bytes]) -> None:

@@ -197,7 +197,7 @@ class TestKeepLast:
         (kept,) = await windows.broker.get(["c"])
         assert kept is not None
         assert (kept.data, kept.priority, kept.options.timeout) == ("c", 2, 7000)
-        assert kept.extra[FIELD_TIMEOUT] == "7000"
+        assert store.hget("bull:q:c", FIELD_TIMEOUT) == "7000"
         assert await windows.run(job_id="c") == "c"
         assert windows.owner is None
 

@@ -15,7 +15,7 @@ from oxcart.broker.bridge.members import decoded, dump, fault_of, text_bytes
 from oxcart.broker.bridge.records import PLACES, Record, read_number, read_object, read_record
 from oxcart.broker.faults import fault_in, json_fault, name_fault, number_fault
 from oxcart.broker.sealed_steps import open_steps
-from oxcart.broker.stored import MOST, count_of, decode_tags, int_of, json_of, reason_of, text_of
+from oxcart.broker.stored import MOST, count_of, decode_tags, int_of, json_of, reason_of, recorded, text_of
 from oxcart.model.errors import DecryptionError
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
@@ -126,11 +126,6 @@ def decode_job(
     checkpoint = opened("checkpoint", run.get(b"ox:checkpoint"))
     if sealer is not None:
         run = {**run, **open_steps(sealer, job_id, run, lenient=lenient)}
-    extra = {
-        name.decode("utf-8", "replace"): text_of(checkpoint if name == b"ox:checkpoint" else held) or ""
-        for name, held in run.items()
-        if name.startswith(b"ox:")
-    }
     unreadable = "" if record.type else fault_of(raw)
     return Job(
         id=job_id,
@@ -154,7 +149,8 @@ def decode_job(
         stacktrace=past.stacktrace,
         state=past.state,
         fault=unreadable or faults_of(record, run) or json_fault(body, "data") or None,
-        extra=extra,
+        checkpointed=json_of(checkpoint),
+        **recorded(run),
     )
 
 

@@ -21,7 +21,16 @@ from oxcart.broker.capabilities import BULLMQ
 from oxcart.broker.faults import fault_in, json_fault
 from oxcart.broker.ids import new_id
 from oxcart.broker.sealed_steps import open_steps
-from oxcart.broker.stored import count_of, decode_tags, encode_tags, int_of, json_of, reason_of, text_of
+from oxcart.broker.stored import (
+    count_of,
+    decode_tags,
+    encode_tags,
+    int_of,
+    json_of,
+    reason_of,
+    recorded,
+    text_of,
+)
 from oxcart.model import payload
 from oxcart.model.backoff import Backoff
 from oxcart.model.deduplication import Deduplication
@@ -445,11 +454,10 @@ def decode_job(queue: str, job_id: str, fields: Mapping[bytes, bytes], place: st
         dedup_id=text_of(get(b"deid")),
         state=None if place is None else state_of(fields, place),
         fault=fault_of(fields) or json_fault(get(b"data", b"null"), "data") or None,
-        extra={
-            name.decode("utf-8", "replace"): text_of(value) or ""
-            for name, value in fields.items()
-            if name.startswith(b"ox:")
-        },
+        idempotency_key=text_of(get(b"ox:idem")),
+        unreported=text_of(get(b"ox:untold")),
+        checkpointed=json_of(get(b"ox:checkpoint")),
+        **recorded(fields),
     )
 
 

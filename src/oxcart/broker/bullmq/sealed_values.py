@@ -17,8 +17,8 @@ from oxcart.broker.progress import OnProgress
 from oxcart.broker.replies import text
 from oxcart.broker.sealed_steps import sealed_parts
 from oxcart.broker.sealing import Sealer, schedule_of
+from oxcart.broker.stored import FIELD_SIGNALS, FIELD_STEP
 from oxcart.model.names import HIDDEN
-from oxcart.model.steps import FIELD_SIGNALS, FIELD_STEP
 from oxcart.model.target import base_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 READ = 25
 
 _JOB_FIELDS = (*SEALABLE, b"jid", b"timestamp")
-_STEPS = (FIELD_STEP.encode(), FIELD_SIGNALS.encode())
+_STEPS = (FIELD_STEP, FIELD_SIGNALS)
 
 
 class QueueSealedValues(QueuePart, SealedValues):

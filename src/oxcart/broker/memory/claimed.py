@@ -8,15 +8,14 @@ import msgspec
 
 from oxcart.broker.memory.record import Record
 from oxcart.broker.port import ClaimedJob
-from oxcart.broker.sealed_steps import open_steps
+from oxcart.broker.replies import text
+from oxcart.broker.sealed_steps import open_records
 from oxcart.broker.sealing import Sealer
-from oxcart.broker.stored import text_of
 from oxcart.model import payload
 from oxcart.model.errors import DecryptionError
 from oxcart.model.job import Job
 from oxcart.model.masking import masked
 from oxcart.model.options import JobOptions
-from oxcart.model.steps import FIELD_SIGNALS, FIELD_STEP
 
 
 def job_of(queue: str, record: Record, sealer: Sealer | None, *, lenient: bool = False) -> Job:
@@ -44,23 +43,9 @@ def job_of(queue: str, record: Record, sealer: Sealer | None, *, lenient: bool =
                 return raw.decode()
         return payload.decode(raw)
 
-    checkpoint = opened("checkpoint", record.checkpoint)
-    known: dict[str, Any] = {
-        "ox:ready": record.ready_ms,
-        "ox:moved": record.moved_ms,
-        "ox:category": record.category or None,
-        "ox:code": record.code or None,
-        "ox:dead": record.dead or None,
-        "ox:unhandled": record.unhandled,
-        "ox:idem": record.options.idempotency_key,
-        "ox:checkpoint": None if checkpoint is None else msgspec.json.encode(checkpoint).decode(),
-    }
-    fields = {f"{FIELD_STEP}{name}".encode(): raw for name, raw in record.steps.items()}
+    steps = record.steps
     if sealer is not None:
-        fields |= open_steps(sealer, record.id, fields, lenient=lenient)
-    known |= {name.decode(): text_of(raw) for name, raw in fields.items()}
-    if record.signals:
-        known[FIELD_SIGNALS] = "".join(f"{name}\t{text_of(body)}\n" for name, body in record.signals)
+        steps = open_records(sealer, record.id, steps, lenient=lenient)
     return Job(
         id=record.id,
         name=record.name,
@@ -82,7 +67,16 @@ def job_of(queue: str, record: Record, sealer: Sealer | None, *, lenient: bool =
         stacktrace=_traces(record),
         deferred_failure=record.deferred,
         state=record.formal_state,
-        extra={name: str(value) for name, value in known.items() if value is not None},
+        idempotency_key=record.options.idempotency_key,
+        ready_ms=record.ready_ms,
+        moved_ms=record.moved_ms,
+        category=record.category or None,
+        code=record.code or None,
+        dead_reason=record.dead or None,
+        unhandled_start=record.unhandled,
+        checkpointed=opened("checkpoint", record.checkpoint),
+        signals=[name for name, _ in record.signals],
+        step_records={name: text(raw) for name, raw in steps.items()},
     )
 
 

@@ -160,8 +160,7 @@ def _of_job(job: Job) -> dict[str, Any]:
     if job.state is State.COMPLETED:
         more |= _result(payload.encode(job.return_value))
     else:
-        code = job.extra.get("ox:code")
-        more["error"] = {"category": job.category, "code": code, "message": job.failed_reason}
+        more["error"] = {"category": job.category, "code": job.code, "message": job.failed_reason}
     return _body(job.id, job.name, job.queue, State(job.state or State.FAILED), job.finished_on or 0, **more)
 
 
