@@ -140,7 +140,7 @@ bench-hottest: install  ## what the server's instructions per job are spent on, 
 bench-flames: install  ## call stacks of server and client while jobs are added and processed, for docs/performance.md
 	$(BIN)/python -m benchmarks.flames $(BENCH)
 
-performance: install  ## write docs/performance.md and its charts from docs/performance.json; TAKE="growth hottest flames soak"
+performance: install  ## write docs/performance.md and its charts from docs/performance.json; TAKE="time growth hottest flames soak"
 	$(BIN)/python -m benchmarks.performance $(if $(TAKE),--take $(TAKE)) $(PERFORMANCE)
 
 bench-instructions: install  ## instructions of server and client per job; BENCH="--systems oxcart,node5,bound --base REV --check"

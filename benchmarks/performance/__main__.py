@@ -2,7 +2,8 @@
 
     python -m benchmarks.performance [--take growth hottest …] [--machine TEXT] [--commit REV] [--check]
 
-``--take`` first copies the figures of a benchmark from ``build`` into docs/performance.json, with the commit.
+It also writes the table of README.md. ``--take`` first copies the figures of a benchmark from ``build`` into
+docs/performance.json, with the commit.
 """
 
 from __future__ import annotations
@@ -14,12 +15,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.performance.page import CHARTS, PAGE, Figures, charts, page
+from benchmarks.performance.page import CHARTS, PAGE, charts, page
+from benchmarks.performance.table import Figures
+from benchmarks.performance.timed import in_readme
+from benchmarks.report import page_figures
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "docs" / "performance.json"
 #: What the benchmarks write, by the name of their part of the page.
 SOURCES = {
+    "time": "build/bench.json",
+    "instructions": "build/bench-instructions.json",
     "growth": "build/bench-growth.json",
     "hottest": "build/bench-hottest.json",
     "flames": "build/bench-flames.json",
@@ -38,7 +44,8 @@ def take(figures: Figures, names: list[str], machine: str, revision: str = "HEAD
     commit = _git("log", "-1", "--format=%h", revision, root=root)
     day = _git("log", "-1", "--format=%cs", revision, root=root)
     for name in names:
-        found: Any = json.loads((root / SOURCES[name]).read_text("utf-8"))
+        source = root / SOURCES[name]
+        found: Any = page_figures(source) if name == "time" else json.loads(source.read_text("utf-8"))
         figures[name] = {"commit": commit, "day": day, "machine": machine, "figures": found}
 
 
@@ -88,9 +95,10 @@ def main(arguments: list[str] | None = None) -> int:
     for old in (ROOT / CHARTS).glob("*.svg"):
         if f"{CHARTS}/{old.name}" not in made:
             old.unlink()
+    made["README.md"] = in_readme((ROOT / "README.md").read_text("utf-8"), figures)
     for path, text in made.items():
         (ROOT / path).write_text(text, "utf-8")
-    print(f"{PAGE} and {len(made) - 1} charts")
+    print(f"{PAGE}, {len(made) - 2} charts and the table of README.md")
     return 0
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from benchmarks.flames import read
 from benchmarks.growth import FLAT, QUESTIONS
 from benchmarks.performance.chart import chart
+from benchmarks.performance.counted import counted
 from benchmarks.performance.flame import flame
+from benchmarks.performance.table import Figures, source, table
+from benchmarks.performance.timed import timed
 from benchmarks.soak.verdict import LONG
 
-Figures = dict[str, Any]
 PAGE, CHARTS = "docs/performance.md", "docs/performance"
 #: The most expensive things that the page lists.
 LISTED = 10
@@ -57,7 +58,8 @@ def page(figures: Figures) -> str:
     """Returns the page."""
     parts = [
         *_head(),
-        *_time(figures),
+        *timed(figures),
+        *counted(figures),
         *_growth(figures),
         *_hottest(figures),
         *_flames(figures),
@@ -78,22 +80,12 @@ def _head() -> Iterator[str]:
     yield ""
 
 
-def _time(figures: Figures) -> Iterator[str]:
-    found = figures["time"]
-    yield "## In time"
-    yield ""
-    yield found["method"]
-    yield ""
-    yield from _table(found["head"], found["rows"])
-    yield ""
-
-
 def _growth(figures: Figures) -> Iterator[str]:
     if "growth" not in figures:
         return
     yield "## Growth"
     yield ""
-    yield f"What a job costs the server by what is there already. {_source(figures['growth'])}"
+    yield f"What a job costs the server by what is there already. {source(figures['growth'])}"
     yield "A server is filled and restarted under callgrind. It counts while 1 000 jobs (200 with payloads)"
     yield "are added, or claimed and completed 50 at a time."
     yield ""
@@ -112,7 +104,7 @@ def _growth(figures: Figures) -> Iterator[str]:
             [f"{size:,}", *(_cell(row, rows[0], kind, size, by_byte) for kind in ("add", "process"))]
             for size, row in rows
         ]
-        yield from _table([question.unit, f"add, per job{more}", f"claim and complete, per job{more}"], cells)
+        yield from table([question.unit, f"add, per job{more}", f"claim and complete, per job{more}"], cells)
         yield ""
         if len(rows) > 1 and not by_byte:
             yield _verdict(rows)
@@ -150,14 +142,14 @@ def _hottest(figures: Figures) -> Iterator[str]:
     yield "## The ten most expensive things"
     yield ""
     yield f"Where the {whole:,} instructions go that the server takes to claim and complete a job."
-    yield _source(figures["hottest"])
+    yield source(figures["hottest"])
     yield "Functions are counted by themselves and joined to things (`make bench-hottest`)."
     yield ""
     rows = [
         [thing, f"{count:,}", f"{count / whole:.0%}", figures["done"].get(thing, "–")]
         for thing, count in things
     ]
-    yield from _table(["thing", "instructions", "share", "what was done about it"], rows)
+    yield from table(["thing", "instructions", "share", "what was done about it"], rows)
     yield ""
     added = figures["hottest"]["figures"]["add"]
     most = sorted(added["things"].items(), key=lambda pair: -pair[1])[:5]
@@ -173,7 +165,7 @@ def _flames(figures: Figures) -> Iterator[str]:
     yield ""
     yield "Every function stands on the one that called it, as wide as its share (`make bench-flames`)."
     yield "The server's are counts of instructions, the client's are samples by a timer."
-    yield _source(figures["flames"])
+    yield source(figures["flames"])
     yield "The packaged server has no names for its Lua; a command that stands on it was called by a script."
     yield ""
     for name in figures["flames"]["figures"]:
@@ -187,7 +179,7 @@ def _soak(figures: Figures) -> Iterator[str]:
     soak = figures["soak"]["figures"]
     yield "## Soak"
     yield ""
-    yield f"`make soak BENCH='--jobs {soak['asked']}'`: {soak['title']}. {_source(figures['soak'])}"
+    yield f"`make soak BENCH='--jobs {soak['asked']}'`: {soak['title']}. {source(figures['soak'])}"
     yield "Twenty kinds of jobs on three queues and both protocols. The server keeps the last 1 000 completed"
     yield f"and failed jobs of each queue, which fill at first; memory is judged from {LONG:,} jobs on."
     yield ""
@@ -198,7 +190,7 @@ def _soak(figures: Figures) -> Iterator[str]:
     for one in soak["findings"]:
         word = "holds" if one["holds"] else "**does not hold**"
         rows.append([one["what"], one["measured"].replace("\n", "<br>"), one["bound"], word])
-    yield from _table(["what", "measured", "bound", ""], rows)
+    yield from table(["what", "measured", "bound", ""], rows)
     yield ""
 
 
@@ -206,15 +198,16 @@ _COMMANDS = (
     ("make bench", "times Oxcart and other systems, for the first table"),
     (
         "make bench-instructions",
-        "counts instructions of server and client per job, and compares with another commit",
+        "counts instructions of server and client per job, beside Node, the bare bound and another commit",
     ),
     ("make bench-growth", "counts what the charts of growth show"),
     ("make bench-hottest", "counts the most expensive things"),
     ("make bench-flames", "counts and samples by call stacks"),
     ("make soak", "measures memory and accounts for every key"),
+    ("make bench-gate", "fails if a job costs the server over 2 % more than the committed baseline"),
     (
-        'make performance TAKE="growth hottest flames soak"',
-        "takes the figures of those four for this page",
+        'make performance TAKE="time instructions growth hottest flames soak"',
+        "takes the figures of those six for this page",
     ),
 )
 
@@ -222,20 +215,9 @@ _COMMANDS = (
 def _again() -> Iterator[str]:
     yield "## Again"
     yield ""
-    yield from _table(["command", "what it does"], [[f"`{command}`", what] for command, what in _COMMANDS])
+    yield from table(["command", "what it does"], [[f"`{command}`", what] for command, what in _COMMANDS])
 
 
 def _rows(figures: Figures, name: str) -> list[tuple[int, dict[str, float]]]:
     sizes = figures.get("growth", {}).get("figures", {}).get(name, {}).get("sizes", {})
     return sorted((int(size), row) for size, row in sizes.items())
-
-
-def _source(part: dict[str, Any]) -> str:
-    return f"Measured at {part['commit']} ({part['day']}), {part['machine']}."
-
-
-def _table(head: list[str], rows: list[list[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'---|' * len(head)}"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,12 @@ from benchmarks.flames import UNNAMED, Stack, client_stacks, lines, read, server
 from benchmarks.growth import merged
 from benchmarks.hottest import functions, joined
 from benchmarks.performance import __main__ as command
+from benchmarks.performance import counted, timed
 from benchmarks.performance.flame import flame
-from benchmarks.performance.page import Figures, charts, page
+from benchmarks.performance.page import charts, page
+from benchmarks.performance.table import Figures
+from benchmarks.report import FLOORS, medians, write
+from benchmarks.workloads import Round
 
 from oxcart import Worker
 
@@ -26,20 +31,67 @@ def test_page_and_charts_are_current() -> None:
     assert command.outdated() == []
 
 
-def test_the_first_table_is_that_of_the_readme() -> None:
+def test_the_table_of_the_readme_is_current() -> None:
     text = (ROOT / "README.md").read_text()
-    section = text[text.index("## Performance") :].split("Why it is fast")[0]
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "|" in line
-    ]
-    found = command.read()["time"]
-    assert [found["head"], *found["rows"]] == [rows[0], *rows[2:]]
+    assert timed.in_readme(text, command.read()) == text
+
+
+def a_round(number: int, system: str, version: str, jobs_per_s: float) -> dict[str, Any]:
+    one = Round(
+        "process_c100", system, version, 500, 1.0, jobs_per_s, 20.0, 10.0, 5.0, 1.0, {}, number=number
+    )
+    return one.facts()
+
+
+def test_figures_in_time_are_taken_from_a_run(tmp_path: Path) -> None:
+    rates = {0: 30.0, 1: 25.0, 2: 40.0}
+    rounds = [a_round(number, "oxcart", "0.1.0", rate) for number, rate in rates.items()]
+    rounds += [a_round(number, "node-bullmq", "5.62.0", 10.0) for number in rates]
+    path = tmp_path / "build" / "bench.json"
+    write(path, medians([Round(**row) for row in rounds]), [Round(**row) for row in rounds])
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    subprocess.run(
+        ["git", "-c", "user.name=n", "-c", "user.email=e", "commit", "-q", "--allow-empty", "-m", "m"],
+        cwd=tmp_path,
+        check=True,
+    )
+    figures: Figures = {"short": {}}
+    command.take(figures, ["time"], "one core", root=tmp_path)
+    text = "\n".join(timed.timed(figures))
+    assert "500 jobs, 3 rounds." in text
+    assert "| process, concurrency 100 (jobs/s) | 30 | 10 | – |" in text
+    assert "| process_c100: jobs_per_s ≥ 3.2× node-bullmq 5.62.0 | 3.00 | 2.50 to 4.00 | – |" in text
+    assert "server_us_per_job" in text  # as long as Node's
+    assert "add_many: jobs_per_s" not in text  # not measured
+    figures["time"]["figures"]["floors"] = []
+    assert "All bars on time are met." in "\n".join(timed.timed(figures))
+
+
+def test_every_bar_that_was_missed_has_a_reason() -> None:
+    figures = command.read()
+    missed = {one["floor"] for one in figures["time"]["figures"]["floors"] if one["met"] is False}
+    assert missed == set(figures["short"])
+    assert missed <= {floor.words for floor in FLOORS}
+    assert all(figures["short"].values())
+
+
+def test_counted_instructions_are_compared_and_judged() -> None:
+    found = {
+        "base": "abc",
+        "server": {"this": {"process": 140.0}, "base": {"process": 200.0}, "bound": {"process": 100.0}},
+        "client": {"this": {"process": 50.0}, "base": {"process": 100.0}},
+    }
+    part = {"commit": "def", "day": "2026-01-01", "machine": "one core", "figures": found}
+    text = "\n".join(counted.counted({"instructions": part}))
+    assert "| claim and complete | 140 | 200 (0.70×) | 100 (1.40×) |" in text
+    assert "| claim and complete | 50 | 100 (0.50×) |" in text
+    assert "| 1.40 times | **not kept** |" in text
 
 
 def growing(*costs: float) -> Figures:
     sizes = {str(10**at): {"add": cost, "process": 100.0} for at, cost in enumerate(costs)}
     part = {"commit": "abc", "day": "2026-01-01", "machine": "one core"}
-    time: Any = {"method": "By hand.", "head": ["", "x"], "rows": [["add", "1"]]}
+    time = {**part, "figures": {"rounds": 1, "jobs": 1, "results": [], "floors": []}}
     return {"time": time, "growth": {**part, "figures": {"queued": {"unit": "jobs", "sizes": sizes}}}}
 
 
@@ -67,7 +119,7 @@ def test_changed_figures_make_the_check_fail(
     (tmp_path / "docs" / "performance.json").write_text(json.dumps(figures))
     (tmp_path / "docs" / "performance.md").write_text(page(figures))
     assert command.outdated(tmp_path) == []
-    figures["time"]["rows"][0][1] = "1"
+    figures["time"]["figures"]["jobs"] = 1
     (tmp_path / "docs" / "performance.json").write_text(json.dumps(figures))
     assert command.outdated(tmp_path) == ["docs/performance.md"]
     monkeypatch.setattr(command, "outdated", lambda: ["docs/performance.md"])
