@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.flames import read
-from benchmarks.growth import FLAT, QUESTIONS
+from benchmarks.growth import FLAT, QUESTIONS, Question, judge
 from benchmarks.performance.chart import chart
 from benchmarks.performance.counted import counted
 from benchmarks.performance.flame import flame
@@ -106,8 +106,8 @@ def _growth(figures: Figures) -> Iterator[str]:
         ]
         yield from table([question.unit, f"add, per job{more}", f"claim and complete, per job{more}"], cells)
         yield ""
-        if len(rows) > 1 and not by_byte:
-            yield _verdict(rows)
+        if len(rows) > 1:
+            yield _verdict_of_bytes(question, rows) if by_byte else _verdict(rows)
         yield ""
 
 
@@ -131,6 +131,15 @@ def _verdict(rows: list[tuple[int, dict[str, float]]]) -> str:
         return f"Flat: no size costs over {FLAT:.2f} times the smallest."
     sizes = f"at {size:,} as at {rows[0][0]:,}"
     return f"**Not flat**: {word} costs {ratio:.2f} times as much {sizes}; the bar is {FLAT:.2f}."
+
+
+def _verdict_of_bytes(question: Question, rows: list[tuple[int, dict[str, float]]]) -> str:
+    faults = judge(question, dict(rows))
+    if not faults:
+        return (
+            f"Flat per byte: no further byte costs over {FLAT:.2f} times as much as one of a smaller payload."
+        )
+    return f"**Not flat**: {'; '.join(faults)}; the bar is {FLAT:.2f}."
 
 
 def _hottest(figures: Figures) -> Iterator[str]:
