@@ -30,7 +30,7 @@ def test_the_program_runs(url: str, tmp_path: Path) -> None:
 
 
 def test_the_routes_are_those_of_the_code() -> None:
-    rows = re.findall(r"^\| `((?:GET|POST|PUT|DELETE) [^`]+)` \| (\w+) \|", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| `((?:GET|POST|PUT|PATCH|DELETE) [^`]+)` \| (\w+) \|", PAGE, re.MULTILINE)
     assert dict(rows) == {route: role or "none" for route, role in NEEDS.items()}
 
 

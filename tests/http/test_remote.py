@@ -10,7 +10,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from oxcart import Queue, Worker
+from oxcart import Abilities, Queue, RunningJob, Target, Worker
 from oxcart.errors import (
     ApiRefused,
     BrokerUnavailable,
@@ -25,7 +25,9 @@ from oxcart.http.remote import RemoteQueue
 from oxcart.http.server import Server
 from oxcart.jobs import Cancellation
 from oxcart.sync import Queue as SyncQueue
+from tests.conftest import MakeQueue
 from tests.http.conftest import Serve
+from tests.signals import eventually
 
 KEY = "the-token-of-a-service"
 
@@ -335,3 +337,112 @@ async def test_the_id_of_a_request_must_be_an_id(queue: Queue, serve: Serve) -> 
     for wrong in ("meta", "a:b", ""):
         answer = await client.post("/api/v1/jobs", json={"type": "t", "id": wrong})
         assert answer.status_code == 400, wrong
+
+
+async def test_a_partition_key_is_sent(make_queue: MakeQueue, serve: Serve) -> None:
+    events = make_queue("events", partitions=4)
+    client = await serve(events)
+    async with Queue("events", url=str(client.base_url)) as remote:
+        one = [await remote.add("t", partition_key="tenant-42") for _ in range(8)]
+        many = await remote.add_many([("t", None, {"partition_key": "tenant-42"})] * 8)
+        stored = [await events.jobs.get(job.id) for job in (*one, *many)]
+        assert len({job.queue for job in stored if job is not None}) == 1
+
+
+async def test_a_batch_spreads_over_partitions(make_queue: MakeQueue, serve: Serve) -> None:
+    events = make_queue("events", partitions=4)
+    client = await serve(events)
+    async with Queue("events", url=str(client.base_url)) as remote:
+        many = await remote.add_many([("t", number) for number in range(40)])
+        stored = [await events.jobs.get(job.id) for job in many]
+        assert len({job.queue for job in stored if job is not None}) == 4
+        with pytest.raises(ApiRefused, match="nothing was added"):
+            await remote.add_many([("t", None), ("t", None, {"delay": "2h", "lifetime": "1h"})])
+        assert sum((await events.counts()).values()) == 40
+
+
+async def test_limits_of_types_and_keys_are_set_and_removed(remote: Queue, queue: Queue) -> None:
+    await remote.limits.set_type_limit("render", concurrent=2)
+    await remote.limits.set_key_limit(per_minute=30)
+    assert (await remote.limits.type_limits())["render"].concurrent == 2
+    found = await remote.limits.key_limit()
+    assert found is not None
+    assert (found.concurrent, found.per_minute) == (None, 30)
+    assert await remote.limits.type_limits() == await queue.limits.type_limits()
+    assert await remote.limits.wait_ms() == 0
+    await remote.limits.remove_type_limit("render")
+    await remote.limits.remove_key_limit()
+    assert (await queue.limits.type_limits(), await queue.limits.key_limit()) == ({}, None)
+
+
+async def test_a_job_is_promoted_changed_and_signalled(remote: Queue, queue: Queue) -> None:
+    @queue.job
+    async def wait(job: RunningJob) -> Any:
+        return await job.wait_signal("approved", timeout="30s")
+
+    job = await remote.add("wait", delay="1h", tags={"a": "1"})
+    await job.update(tags={"b": "2"}, correlation_id="c-2")
+    stored = await queue.jobs.get(job.id)
+    assert stored is not None
+    assert (stored.tags, stored.correlation_id) == ({"b": "2"}, "c-2")
+    await job.promote()
+    with pytest.raises(WrongState):
+        await job.promote()
+    assert await job.signal("approved", {"by": b"ada"}) is False
+    async with Worker(queue).running():
+        assert await job.result(30) == {"by": b"ada"}
+    with pytest.raises(WrongState):
+        await job.signal("approved")
+    with pytest.raises(WrongState):
+        await job.update(tags=None)
+    with pytest.raises(JobNotFound):
+        await remote.jobs.handle("missing").promote()
+
+
+async def test_a_dead_letter_is_read_replayed_and_purged(remote: Queue, queue: Queue) -> None:
+    @queue.job(attempts=1)
+    async def bad() -> None:
+        raise ConnectionError("no answer 42")
+
+    jobs = [await remote.add("bad") for _ in range(2)]
+    waiting = await remote.add("bad", delay="1h")
+    async with Worker(queue).running():
+        for job in jobs:
+            with pytest.raises(JobFailed):
+                await job.result(30)
+    letters = remote.dead_letters
+    assert await letters.count() == 2
+    assert (await letters.get(jobs[0].id)).state == "dead_letter"
+    (group,) = (await remote.jobs.failures()).groups
+    assert (group.count, group.names) == (2, {"bad": 2})
+    await letters.replay(jobs[0].id)
+    await letters.purge(jobs[1].id)
+    assert await queue.jobs.get(jobs[1].id) is None
+    assert await letters.count() == 0
+    with pytest.raises(WrongState):
+        await letters.replay(waiting.id)
+    with pytest.raises(JobNotFound):
+        await letters.get("missing")
+    with pytest.raises(NotSupported):
+        await remote.jobs.failures(name="bad")
+
+
+async def test_workers_and_flows_are_read(remote: Queue, queue: Queue) -> None:
+    first = await remote.add("first")
+    second = await remote.add("second", after=[first])
+    (key,) = await remote.flows.dependents(first.id)
+    assert key.endswith(second.id)
+    view = await remote.flows.get(second.id)
+    assert view is not None
+    assert (view.job.id, view.state) == (second.id, "waiting-children")
+    assert await remote.flows.get("missing") is None
+    await queue.add("render", target=Target(capabilities="gpu"))
+    async with Worker(queue, name="a-worker", abilities=Abilities(capabilities=("cpu",))).running():
+        await eventually(lambda: _has_workers(remote), "the worker is listed")
+        (worker,) = await remote.workers.list()
+        assert (worker.name, worker.capabilities) == ("a-worker", ("cpu",))
+        assert sum((await remote.workers.unroutable()).values()) == 1
+
+
+async def _has_workers(remote: Queue) -> bool:
+    return bool(await remote.workers.list())

@@ -24,6 +24,7 @@ from oxcart.http import (
     flows,
     groups,
     history,
+    job_changes,
     job_logs,
     jobs,
     limits,
@@ -58,6 +59,7 @@ RATE = 500.0
 
 _PARTS = (
     jobs,
+    job_changes,
     job_logs,
     listing,
     stream,

@@ -58,6 +58,19 @@ class AddOptions(TypedDict, total=False):
     lifetime: str | int | float
     queue: str
     target: str
+    id: str
+    limit_key: str
+    lifo: bool
+    partition_key: str
+
+
+class Changes(TypedDict, total=False):
+    """The metadata of a job, as ``PATCH /api/v1/jobs/{job_id}`` takes it."""
+
+    tags: Mapping[str, str] | None
+    correlation_id: str | None
+    callback_url: str | None
+    priority: int | str
 
 
 class JobEvent(msgspec.Struct, frozen=True):
@@ -180,6 +193,39 @@ class Client:
         """
         body = {"reset_attempts": reset}
         return await self.call("POST", _path(job_id, "/retry"), JobBody, body, job_id=job_id)
+
+    async def promote(self, job_id: str) -> JobBody:
+        """Makes a delayed job ready now.
+
+        Raises:
+            JobNotFound: There is no such job.
+            ApiRefused: It is not delayed (409).
+        """
+        return await self.call("POST", _path(job_id, "/promote"), JobBody, job_id=job_id)
+
+    async def update(self, job_id: str, **changes: Unpack[Changes]) -> JobBody:
+        """Changes metadata of a job that has not ended; None removes.
+
+        Args:
+            job_id: The job.
+            **changes: As in `Changes`.
+
+        Raises:
+            JobNotFound: There is no such job.
+            ApiRefused: It has ended (409).
+        """
+        return await self.call("PATCH", _path(job_id), JobBody, changes, job_id=job_id)
+
+    async def signal(self, job_id: str, signal: str, data: Any = None) -> bool:
+        """Sends a signal to a job; returns whether the job waited for it.
+
+        Raises:
+            JobNotFound: There is no such job.
+            ApiRefused: It has ended (409).
+        """
+        body = {"signal": signal, "data": data}
+        found = await self.call("POST", _path(job_id, "/signal"), dict[str, bool], body, job_id=job_id)
+        return found["woken"]
 
     async def remove(self, job_id: str) -> None:
         """Removes a job that no worker runs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Response, get, post
+from litestar import Response, delete, get, post
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from msgspec import Meta
 
@@ -39,6 +39,12 @@ class Choice(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 class ReplayOptions(Choice, forbid_unknown_fields=True, kw_only=True):
     """Which dead letters to replay, and how."""
+
+    reset_attempts: bool = True
+
+
+class ReplayOne(msgspec.Struct, forbid_unknown_fields=True):
+    """How to replay a dead letter."""
 
     reset_attempts: bool = True
 
@@ -141,6 +147,57 @@ async def purge(
     return await bulk(service, name, "purge", background, work)
 
 
+Permanent = Annotated[
+    bool, QueryParameter(description="Whether a job that failed for good counts as a dead letter.")
+]
+
+
+@get(
+    "/api/v1/queues/{name:str}/dead-letters/{job_id:str}",
+    summary="Read a dead letter",
+    responses=answers(404, 409, ok=(200, values.JobBody, "The dead letter.")),
+    opt=READ,
+)
+async def dead_letter(
+    service: Api, name: FromPath[str], job_id: FromPath[str], permanent: Permanent = False
+) -> values.JobBody:
+    """Returns a dead letter; 409 if the job is none."""
+    return values.job_body(await service.queue(name).dead_letters.get(job_id, permanent=permanent), name)
+
+
+@post(
+    "/api/v1/queues/{name:str}/dead-letters/{job_id:str}/replay",
+    summary="Replay a dead letter",
+    status_code=204,
+    responses=answers(404, 409),
+    opt=OPERATE,
+)
+async def replay_one(
+    service: Api,
+    name: FromPath[str],
+    job_id: FromPath[str],
+    data: JSONBody[ReplayOne | None] = None,
+    permanent: Permanent = False,
+) -> None:
+    """Lets a dead letter run again; 409 if the job is none."""
+    reset = data is None or data.reset_attempts
+    await service.queue(name).dead_letters.replay(job_id, reset=reset, permanent=permanent)
+
+
+@delete(
+    "/api/v1/queues/{name:str}/dead-letters/{job_id:str}",
+    summary="Purge a dead letter",
+    status_code=204,
+    responses=answers(404, 409),
+    opt=ADMIN,
+)
+async def purge_one(
+    service: Api, name: FromPath[str], job_id: FromPath[str], permanent: Permanent = False
+) -> None:
+    """Removes a dead letter for good; 409 if the job is none."""
+    await service.queue(name).dead_letters.purge(job_id, permanent=permanent)
+
+
 def _limit(data: Choice) -> int:
     if not 1 <= data.limit <= MAX_CHANGED:
         raise ValidationError("limit", f"an integer from 1 to {MAX_CHANGED}", data.limit)
@@ -168,4 +225,4 @@ def _answer(done: DeadDone, data: Choice) -> DeadAnswer:
     return DeadAnswer(matched=done.matched, changed=done.done, ids=done.ids[:MAX_IDS], dry_run=data.dry_run)
 
 
-ROUTES = [dead_letters, replay, purge]
+ROUTES = [dead_letters, replay, purge, dead_letter, replay_one, purge_one]

@@ -58,7 +58,9 @@ async def submit(service: Api, data: JSONBody[values.Submit]) -> Response[values
     opt=SUBMIT,
 )
 async def submit_batch(service: Api, data: JSONBody[values.Batch]) -> values.BatchAnswer:
-    """Adds many jobs. With ``atomic`` one wrong job refuses all; otherwise each is judged by itself."""
+    """Adds many jobs. With ``atomic`` or ``strict`` one wrong job refuses all; otherwise each is judged by
+    itself.
+    """
     if not 1 <= len(data.jobs) <= values.MAX_BATCH:
         raise ValidationError("jobs", f"1 to {values.MAX_BATCH} jobs", len(data.jobs))
     orders: list[submission.Order] = []
@@ -70,7 +72,7 @@ async def submit_batch(service: Api, data: JSONBody[values.Batch]) -> values.Bat
             places.append(index)
         except Exception as error:
             refused.append(submission.refusal(index, error))
-    if data.atomic and refused:
+    if (data.atomic or data.strict) and refused:
         details = [Detail(f"jobs[{one.index}]", "invalid", one.error or "") for one in refused]
         message = f"{len(refused)} of {len(data.jobs)} jobs are invalid; nothing was added"
         raise ApiError(400, "validation_error", message, *details)

@@ -23,14 +23,17 @@ from oxcart.broker.clock import time_left
 from oxcart.broker.port import ServedBroker
 from oxcart.dead_letters import DeadLetters
 from oxcart.engine.running import carry
+from oxcart.flow import Flows
 from oxcart.graph import Dependency
 from oxcart.groups import Groups
 from oxcart.handle import JobHandle
 from oxcart.http.client import Client
 from oxcart.http.ids import new_id
 from oxcart.http.refused import ApiRefused, unsupported
+from oxcart.http.remote_dead import RemoteDeadLetters
 from oxcart.http.remote_groups import RemoteGroups
-from oxcart.http.remote_jobs import RemoteDeadLetters, RemoteHandle, RemoteJobs, RemoteLimits
+from oxcart.http.remote_jobs import RemoteHandle, RemoteJobs
+from oxcart.http.remote_parts import RemoteFlows, RemoteLimits, RemoteWorkers
 from oxcart.http.remote_schedules import RemoteSchedules
 from oxcart.http.values import BatchAnswer, JobBody
 from oxcart.jobs import Jobs
@@ -46,6 +49,7 @@ from oxcart.model.errors import (
 from oxcart.model.options import DEFAULT_OPTIONS, Durability, JobOptions, OptionKwargs
 from oxcart.queue import ADD_TIMEOUT, Queue
 from oxcart.schedules import Schedules
+from oxcart.workers import Workers
 
 T = TypeVar("T")
 
@@ -235,7 +239,8 @@ class RemoteQueue(Queue):
         ids, handles = [row["id"] for row in rows], list[JobHandle[Any]]()
         for start in range(0, len(rows), CHUNK):
             part = rows[start : start + CHUNK]
-            body = {"jobs": part, "atomic": True}
+            # Not atomic, as little as an add of a queue on a server: jobs of several partitions need steps.
+            body = {"jobs": part, "strict": True}
             answer = await self._repeat(partial(self.client.send, "POST", "/jobs/batch", body), ids)
             results = msgspec.json.decode(answer.content, type=BatchAnswer).results
             for row, one in zip(part, results, strict=True):
@@ -282,6 +287,7 @@ class RemoteQueue(Queue):
             "callback_url": options.callback_url,
             "limit_key": options.limit_key,
             "group": options.group,
+            "partition_key": options.partition_key,
             "lifo": options.lifo or None,
             "tags": options.tags or None,
             "target": None if options.target is None else str(options.target),
@@ -340,6 +346,16 @@ class RemoteQueue(Queue):
     def limits(self) -> Limits:
         """How many jobs run at once and per time, over all workers."""
         return RemoteLimits(self)
+
+    @property
+    def flows(self) -> Flows:
+        """The trees of jobs below a job, and the jobs that wait for one."""
+        return RemoteFlows(self)
+
+    @property
+    def workers(self) -> Workers:
+        """The live workers, and the jobs that none of them can take."""
+        return RemoteWorkers(self)
 
     @property
     def schedules(self) -> Schedules:

@@ -1,34 +1,35 @@
-"""The parts of a queue behind an HTTP API: its jobs, dead letters and limits."""
+"""The parts of a queue behind an HTTP API that are about its jobs, dead letters included."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from oxcart.broker.port.results import Cancelled, DeadDone
-from oxcart.dead_letters import DeadLetters, Which
+from oxcart.broker.port.results import Cancelled
 from oxcart.handle import JobHandle, R
 from oxcart.http.refused import ApiRefused, unsupported
 from oxcart.http.times import parse_time_ms, rfc3339, rfc3339_ms
 from oxcart.http.values import JobBody, Page
 from oxcart.jobs import Cancellation, Found, Jobs, OnProgress, When
-from oxcart.limits import Limits, Rate
 from oxcart.model import payload
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import JobLocked, JobNotFound, WrongState
+from oxcart.model.failure_groups import FailureGroup, Failures
 from oxcart.model.job import Job
 from oxcart.model.options import DEFAULT_OPTIONS
 from oxcart.model.state import State
+from oxcart.model.steps import check_step_name
 
 if TYPE_CHECKING:
     from oxcart.http.remote import RemoteQueue
 
 #: The state on the wire of each formal state.
-_WIRE = {
+WIRE = {
     State.PENDING: "waiting-children",
     State.SCHEDULED: "waiting",
     State.RUNNING: "active",
@@ -43,6 +44,8 @@ _WIRE = {
 _FOR_EVER = 365 * 86_400
 #: Lines of a log that are read.
 MOST_LINES = 10_000
+#: Groups of failures that are read.
+MOST_FAILURES = 100
 
 
 def job_of(body: JobBody) -> Job:
@@ -109,6 +112,56 @@ class RemoteHandle(JobHandle[R]):
             raise unsupported("logs", "the log of a job with this key", "use a key that may read payloads")
         return body.lines
 
+    async def promote(self) -> None:
+        """Makes a delayed job ready now.
+
+        Raises:
+            JobNotFound: There is no such job.
+            WrongState: It is not delayed.
+        """
+        await RemoteJobs(self.queue)._job("POST", self.id, "/promote")
+
+    async def update(
+        self,
+        *,
+        tags: Mapping[str, str] | UnsetType | None = UNSET,
+        correlation_id: str | UnsetType | None = UNSET,
+        callback_url: str | UnsetType | None = UNSET,
+        priority: int | str | UnsetType = UNSET,
+    ) -> None:
+        """Changes metadata of a job that has not ended; see `JobHandle.update`.
+
+        Raises:
+            JobNotFound: There is no such job.
+            WrongState: It has ended.
+        """
+        given = {
+            "tags": tags,
+            "correlation_id": correlation_id,
+            "callback_url": callback_url,
+            "priority": priority,
+        }
+        body = {field: value for field, value in given.items() if value is not UNSET}
+        await RemoteJobs(self.queue)._job("PATCH", self.id, "", body)
+
+
+class _FailureRow(msgspec.Struct):
+    reason: str
+    frame: str | None
+    count: int
+    example: str
+    ids: list[str]
+    types: dict[str, int]
+    states: dict[str, int]
+    first_at: str
+    last_at: str
+
+
+class _Failures(msgspec.Struct):
+    groups: list[_FailureRow]
+    failed: int
+    exact: bool
+
 
 class _Log(msgspec.Struct):
     lines: list[str]
@@ -156,7 +209,7 @@ class RemoteJobs(Jobs):
     async def state(self, job_id: str) -> str:
         """Returns a job's state in the words of the wire, ``unknown`` for none."""
         job = await self.get(job_id)
-        return "unknown" if job is None or job.state is None else _WIRE[job.state]
+        return "unknown" if job is None or job.state is None else WIRE[job.state]
 
     async def search(
         self,
@@ -185,16 +238,16 @@ class RemoteJobs(Jobs):
         if first or oldest or wire:
             raise unsupported("search", "first, oldest and wire of a search", "use oxcart.http.Client.list")
         given = {
-            "state": _texts(state),
-            "type": _texts(name),
+            "state": texts(state),
+            "type": texts(name),
             "reason": reason,
-            "worker": _texts(worker),
-            "category": _texts(category),
+            "worker": texts(worker),
+            "category": texts(category),
             "tag": [f"{key}={value}" for key, value in (tags or {}).items()],
             "correlation_id": correlation_id,
             "priority": [priority] if isinstance(priority, int) else list(priority or ()),
-            "since": _when(since),
-            "until": _when(until),
+            "since": when(since),
+            "until": when(until),
             "limit": limit,
             "queue": self._queue.name,
         }
@@ -203,7 +256,7 @@ class RemoteJobs(Jobs):
         jobs = [job_of(body) for body in page.jobs]
         return Found(
             jobs=jobs,
-            wire_states=[_WIRE[job.state or State.PENDING] for job in jobs],
+            wire_states=[WIRE[job.state or State.PENDING] for job in jobs],
             matched=page.matched,
             exact=page.exact,
             looked_at=page.matched,
@@ -218,6 +271,58 @@ class RemoteJobs(Jobs):
             WrongState: It has not failed.
         """
         await self._job("POST", job_id, "/retry", {"reset_attempts": reset})
+
+    async def signal(self, job_id: str, signal: str, data: Any = None) -> bool:
+        """Sends a signal to a job; returns whether the job waited for it. See `Jobs.signal`.
+
+        Raises:
+            JobNotFound: There is no such job.
+            WrongState: It has ended.
+        """
+        check_step_name(signal, "signal")
+        body = {"signal": signal, "data": msgspec.Raw(payload.encode(data, field="signal data"))}
+        answer = await self._job("POST", job_id, "/signal", body)
+        return bool(msgspec.json.decode(answer.content)["woken"])
+
+    async def failures(
+        self,
+        *,
+        state: str | Iterable[str] = ("failed", "dead_letter"),
+        name: str | Iterable[str] | None = None,
+        reason: str | None = None,
+        worker: str | Iterable[str] | None = None,
+        category: str | Iterable[str] | None = None,
+        tags: Mapping[str, str] | None = None,
+        since: When | None = None,
+        until: When | None = None,
+        scan: int = 0,
+    ) -> Failures:
+        """Groups failed jobs by their cause, most frequent first; at most 100 groups.
+
+        Raises:
+            NotSupported: A filter other than ``since`` is set.
+        """
+        if [*texts(state)] != ["failed", "dead_letter"] or any((name, reason, worker, category, tags, until)):
+            raise unsupported("failures", "filters of failures other than since", "use search")
+        path = f"{self._remote.path}/failures"
+        params = {"limit": MOST_FAILURES} | chosen(since=when(since))
+        answer = await self._remote.client.send("GET", path, params=params)
+        body = msgspec.json.decode(answer.content, type=_Failures)
+        groups = [
+            FailureGroup(
+                reason=one.reason,
+                frame=one.frame,
+                count=one.count,
+                first_ms=parse_time_ms(one.first_at, "first_at"),
+                last_ms=parse_time_ms(one.last_at, "last_at"),
+                example=one.example,
+                ids=one.ids,
+                names=one.types,
+                states=one.states,
+            )
+            for one in body.groups
+        ]
+        return Failures(groups, body.failed, body.exact, body.failed, body.failed)
 
     async def remove(self, job_id: str, *, children: bool = False) -> None:
         """Removes a job that no worker runs.
@@ -258,13 +363,13 @@ class RemoteJobs(Jobs):
         progress: OnProgress | None = None,
     ) -> Cancelled:
         """Cancels jobs that match, at most 10 000; see `Jobs.cancel_all`."""
-        body = _chosen(
-            state=_texts(state),
-            type=_texts(name),
+        body = chosen(
+            state=texts(state),
+            type=texts(name),
             tags=dict(tags or {}),
             correlation_id=correlation_id,
-            older_than=_span(older_than, "older_than"),
-            newer_than=_span(newer_than, "newer_than"),
+            older_than=span(older_than, "older_than"),
+            newer_than=span(newer_than, "newer_than"),
             reason=reason,
             force=force,
             dry_run=dry_run,
@@ -286,7 +391,7 @@ class RemoteJobs(Jobs):
         progress: OnProgress | None = None,
     ) -> int:
         """Lets ended jobs run again, at most 10 000; returns how many. See `Jobs.retry_all`."""
-        body = _chosen(state=state, since=_when(since), until=_when(until), limit=limit, reset_attempts=reset)
+        body = chosen(state=state, since=when(since), until=when(until), limit=limit, reset_attempts=reset)
         found = await self._remote.client.call(
             "POST", f"{self._remote.path}/retry", dict[str, Any], body, extra=60
         )
@@ -301,7 +406,7 @@ class RemoteJobs(Jobs):
         progress: OnProgress | None = None,
     ) -> int:
         """Removes jobs of a state that are older than ``grace``, at most 10 000; returns how many."""
-        body = _chosen(state=state, grace=_span(grace, "grace"), limit=limit)
+        body = chosen(state=state, grace=span(grace, "grace"), limit=limit)
         return await self._changed("clean", body)
 
     async def clear(self, *, delayed: bool = False, progress: OnProgress | None = None) -> int:
@@ -319,137 +424,18 @@ class RemoteJobs(Jobs):
         return found["changed"]
 
 
-class _Letters(msgspec.Struct):
-    jobs: list[JobBody]
-
-
-class RemoteDeadLetters(DeadLetters):
-    """The dead letters of a queue behind an HTTP API."""
-
-    @property
-    def _path(self) -> str:
-        return f"{_remote(self._queue).path}/dead-letters"
-
-    async def list(self, *, limit: int = 100, oldest: bool = False, **which: Unpack[Which]) -> Sequence[Job]:
-        """Returns dead letters, newest first.
-
-        Raises:
-            NotSupported: ``oldest``, or a filter by time or ``permanent``.
-        """
-        known = {"name", "category", "reason", "tags", "correlation_id"}
-        if oldest or which.keys() - known:
-            raise unsupported("dead_letters", "oldest, and filters by time and permanent")
-        tags = which.get("tags") or {}
-        params = _chosen(
-            limit=limit,
-            type=_texts(which.get("name")),
-            category=_texts(which.get("category")),
-            reason=which.get("reason"),
-            tag=[f"{key}={value}" for key, value in tags.items()],
-            correlation_id=which.get("correlation_id"),
-        )
-        answer = await _remote(self._queue).client.send("GET", self._path, params=params)
-        return [job_of(body) for body in msgspec.json.decode(answer.content, type=_Letters).jobs]
-
-    async def replay_all(
-        self,
-        *,
-        reset: bool = True,
-        rate: float | None = None,
-        dry_run: bool = False,
-        limit: int | None = None,
-        progress: OnProgress | None = None,
-        **which: Unpack[Which],
-    ) -> DeadDone:
-        """Lets dead letters that match run again, at most 10 000."""
-        if rate is not None:
-            raise unsupported("dead_letters", "a rate of replays")
-        return await self._many("replay", _chosen(reset_attempts=reset, dry_run=dry_run, limit=limit), which)
-
-    async def purge_all(
-        self,
-        *,
-        dry_run: bool = False,
-        limit: int | None = None,
-        progress: OnProgress | None = None,
-        **which: Unpack[Which],
-    ) -> DeadDone:
-        """Removes dead letters that match for good, at most 10 000."""
-        return await self._many("purge", _chosen(dry_run=dry_run, limit=limit), which)
-
-    async def _many(self, verb: str, body: dict[str, Any], which: Which) -> DeadDone:
-        given: dict[str, Any] = dict(which)
-        if given.keys() - {
-            "name",
-            "category",
-            "reason",
-            "tags",
-            "correlation_id",
-            "older_than",
-            "newer_than",
-        }:
-            raise unsupported("dead_letters", "rate, since, until and permanent for dead letters")
-        body |= _chosen(
-            type=_texts(given.get("name")),
-            category=_texts(given.get("category")),
-            reason=given.get("reason"),
-            tags=dict(given.get("tags") or {}),
-            correlation_id=given.get("correlation_id"),
-            older_than=_span(given.get("older_than"), "older_than"),
-            newer_than=_span(given.get("newer_than"), "newer_than"),
-        )
-        client = _remote(self._queue).client
-        found = await client.call("POST", f"{self._path}/{verb}", dict[str, Any], body, extra=60)
-        return DeadDone(
-            matched=found["matched"], done=found["changed"], ids=found["ids"], dry_run=found["dry_run"]
-        )
-
-
-class RemoteLimits(Limits):
-    """The limits of a queue behind an HTTP API."""
-
-    async def _change(self, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        queue = _remote(self._queue)
-        method = "GET" if body is None else "PUT"
-        found: dict[str, Any] = await queue.client.call(method, f"{queue.path}/limits", dict[str, Any], body)
-        return found
-
-    async def set_concurrency(self, most: int) -> None:
-        """Sets how many jobs run at once."""
-        await self._change({"concurrency": most})
-
-    async def concurrency(self) -> int | None:
-        """Returns how many jobs run at once; None without a limit."""
-        found: int | None = (await self._change()).get("concurrency")
-        return found
-
-    async def remove_concurrency(self) -> None:
-        """Removes that limit."""
-        await self._change({"concurrency": None})
-
-    async def set_rate(self, most: int, *, per: Duration) -> None:
-        """Sets how many jobs start in a time."""
-        await self._change({"rate": {"most": most, "per": f"{parse_ms(per, 'per', minimum=1)}ms"}})
-
-    async def rate(self) -> Rate | None:
-        """Returns how many jobs start in a time; None without a limit."""
-        found = (await self._change()).get("rate")
-        return None if found is None else msgspec.convert(found, Rate)
-
-    async def remove_rate(self) -> None:
-        """Removes that limit."""
-        await self._change({"rate": None})
-
-
-def _texts(given: str | Iterable[str] | None) -> list[str]:
+def texts(given: str | Iterable[str] | None) -> list[str]:
+    """Returns one text or several as a list."""
     return [] if given is None else [given] if isinstance(given, str) else list(given)
 
 
-def _span(given: Duration | None, field: str) -> str | None:
+def span(given: Duration | None, field: str) -> str | None:
+    """Returns a duration as a request has it."""
     return None if given is None else f"{parse_ms(given, field)}ms"
 
 
-def _when(given: When | None) -> str | None:
+def when(given: When | None) -> str | None:
+    """Returns a time as a request has it."""
     if isinstance(given, datetime):
         return rfc3339(given)
     if isinstance(given, int):
@@ -457,5 +443,6 @@ def _when(given: When | None) -> str | None:
     return None if given is None else given if isinstance(given, str) else f"{int(given.total_seconds())}s"
 
 
-def _chosen(**given: Any) -> dict[str, Any]:
+def chosen(**given: Any) -> dict[str, Any]:
+    """Returns the fields that have a value."""
     return {field: value for field, value in given.items() if value not in (None, [], {}, "")}

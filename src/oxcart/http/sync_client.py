@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Unpack
 
-from oxcart.http.client import TIMEOUT, AddOptions, Client, JobEvent
+from oxcart.http.client import TIMEOUT, AddOptions, Changes, Client, JobEvent
 from oxcart.http.values import BatchAnswer, JobBody, Page
 from oxcart.model.duration import Duration
 from oxcart.sync._portal import iterate, run
@@ -57,6 +57,18 @@ class SyncClient:
     def retry(self, job_id: str, *, reset: bool = False) -> JobBody:
         """Lets a job run again that failed or is a dead letter."""
         return run(self._client.retry(job_id, reset=reset))
+
+    def promote(self, job_id: str) -> JobBody:
+        """Makes a delayed job ready now."""
+        return run(self._client.promote(job_id))
+
+    def update(self, job_id: str, **changes: Unpack[Changes]) -> JobBody:
+        """Changes metadata of a job that has not ended; None removes."""
+        return run(self._client.update(job_id, **changes))
+
+    def signal(self, job_id: str, signal: str, data: Any = None) -> bool:
+        """Sends a signal to a job; returns whether the job waited for it."""
+        return run(self._client.signal(job_id, signal, data))
 
     def remove(self, job_id: str) -> None:
         """Removes a job that no worker runs."""

@@ -122,6 +122,10 @@ class Batch(msgspec.Struct, forbid_unknown_fields=True):
 
     jobs: Annotated[list[Any], Meta(description="1 to 1000 jobs, each as in POST /api/v1/jobs.")]
     atomic: Annotated[bool, Meta(description="All or none.")] = False
+    strict: Annotated[
+        bool,
+        Meta(description="One wrong job refuses all; unlike atomic, the jobs need not be added in one step."),
+    ] = False
 
 
 class BatchResult(msgspec.Struct, omit_defaults=True, kw_only=True):

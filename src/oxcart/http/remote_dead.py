@@ -1,0 +1,157 @@
+"""The dead letters of a queue behind an HTTP API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Unpack
+from urllib.parse import quote
+
+import msgspec
+
+from oxcart.broker.port.results import DeadDone
+from oxcart.dead_letters import DeadLetters, Which
+from oxcart.http.refused import ApiRefused, unsupported
+from oxcart.http.remote_jobs import chosen, job_of, span, texts
+from oxcart.http.values import JobBody
+from oxcart.jobs import OnProgress
+from oxcart.model.errors import WrongState
+from oxcart.model.job import Job
+
+if TYPE_CHECKING:
+    import httpx
+
+    from oxcart.http.remote import RemoteQueue
+
+
+def _remote(queue: Any) -> RemoteQueue:
+    found: RemoteQueue = queue
+    return found
+
+
+class _Letters(msgspec.Struct):
+    jobs: list[JobBody]
+
+
+class RemoteDeadLetters(DeadLetters):
+    """The dead letters of a queue behind an HTTP API."""
+
+    @property
+    def _path(self) -> str:
+        return f"{_remote(self._queue).path}/dead-letters"
+
+    async def list(self, *, limit: int = 100, oldest: bool = False, **which: Unpack[Which]) -> Sequence[Job]:
+        """Returns dead letters, newest first.
+
+        Raises:
+            NotSupported: ``oldest``, or a filter by time or ``permanent``.
+        """
+        known = {"name", "category", "reason", "tags", "correlation_id"}
+        if oldest or which.keys() - known:
+            raise unsupported("dead_letters", "oldest, and filters by time and permanent")
+        tags = which.get("tags") or {}
+        params = chosen(
+            limit=limit,
+            type=texts(which.get("name")),
+            category=texts(which.get("category")),
+            reason=which.get("reason"),
+            tag=[f"{key}={value}" for key, value in tags.items()],
+            correlation_id=which.get("correlation_id"),
+        )
+        answer = await _remote(self._queue).client.send("GET", self._path, params=params)
+        return [job_of(body) for body in msgspec.json.decode(answer.content, type=_Letters).jobs]
+
+    async def _call(
+        self, method: str, job_id: str, rest: str = "", body: Any = None, **params: Any
+    ) -> httpx.Response:
+        path = f"{self._path}/{quote(job_id, safe='')}{rest}"
+        try:
+            return await _remote(self._queue).client.send(method, path, body, params=params, job_id=job_id)
+        except ApiRefused as error:
+            if error.status == 409:
+                raise WrongState(job_id, str(error)) from error
+            raise
+
+    async def count(self, **which: Unpack[Which]) -> int:
+        """Returns how many dead letters there are, at most 10 000."""
+        return (await self.purge_all(dry_run=True, **which)).matched
+
+    async def get(self, job_id: str, *, permanent: bool = False) -> Job:
+        """Returns a dead letter, without its payload.
+
+        Raises:
+            JobNotFound: There is no such job.
+            WrongState: It is no dead letter.
+        """
+        answer = await self._call("GET", job_id, permanent=permanent)
+        return job_of(msgspec.json.decode(answer.content, type=JobBody))
+
+    async def replay(self, job_id: str, *, reset: bool = True, permanent: bool = False) -> None:
+        """Lets a dead letter run again.
+
+        Raises:
+            JobNotFound: There is no such job.
+            WrongState: It is no dead letter.
+        """
+        await self._call("POST", job_id, "/replay", {"reset_attempts": reset}, permanent=permanent)
+
+    async def purge(self, job_id: str, *, permanent: bool = False) -> None:
+        """Removes a dead letter for good.
+
+        Raises:
+            JobNotFound: There is no such job.
+            WrongState: It is no dead letter.
+        """
+        await self._call("DELETE", job_id, permanent=permanent)
+
+    async def replay_all(
+        self,
+        *,
+        reset: bool = True,
+        rate: float | None = None,
+        dry_run: bool = False,
+        limit: int | None = None,
+        progress: OnProgress | None = None,
+        **which: Unpack[Which],
+    ) -> DeadDone:
+        """Lets dead letters that match run again, at most 10 000."""
+        if rate is not None:
+            raise unsupported("dead_letters", "a rate of replays")
+        return await self._many("replay", chosen(reset_attempts=reset, dry_run=dry_run, limit=limit), which)
+
+    async def purge_all(
+        self,
+        *,
+        dry_run: bool = False,
+        limit: int | None = None,
+        progress: OnProgress | None = None,
+        **which: Unpack[Which],
+    ) -> DeadDone:
+        """Removes dead letters that match for good, at most 10 000."""
+        return await self._many("purge", chosen(dry_run=dry_run, limit=limit), which)
+
+    async def _many(self, verb: str, body: dict[str, Any], which: Which) -> DeadDone:
+        given: dict[str, Any] = dict(which)
+        if given.keys() - {
+            "name",
+            "category",
+            "reason",
+            "tags",
+            "correlation_id",
+            "older_than",
+            "newer_than",
+        }:
+            raise unsupported("dead_letters", "rate, since, until and permanent for dead letters")
+        body |= chosen(
+            type=texts(given.get("name")),
+            category=texts(given.get("category")),
+            reason=given.get("reason"),
+            tags=dict(given.get("tags") or {}),
+            correlation_id=given.get("correlation_id"),
+            older_than=span(given.get("older_than"), "older_than"),
+            newer_than=span(given.get("newer_than"), "newer_than"),
+        )
+        client = _remote(self._queue).client
+        found = await client.call("POST", f"{self._path}/{verb}", dict[str, Any], body, extra=60)
+        return DeadDone(
+            matched=found["matched"], done=found["changed"], ids=found["ids"], dry_run=found["dry_run"]
+        )
