@@ -62,3 +62,22 @@ def weeks(values: Iterable[Mapping[str, Any]], at: int = 0) -> list[Row]:
     given = list(values)
     rows = [metric(at - WEEK * (len(given) - 1 - n), "hour", **one) for n, one in enumerate(given)]
     return [*rows, metric(at + HOUR)]
+
+
+def job(job_id: str, created: int, started: int, ended: int, **more: Any) -> Row:
+    """A row of `jobs`; times are ms since its creation, that is since midnight."""
+    at = MIDNIGHT + created
+    known: Row = {"job_id": job_id, "first_id": f"{job_id}-0", "name": job_id, "state": "completed"}
+    return {**known, "created_ms": at, "started_ms": at + started, "ended_ms": at + ended, **more}
+
+
+def child(job_id: str, created: int, started: int, ended: int, parent: str = "sum", **more: Any) -> Row:
+    """A row of `flows`: its parent is a job of the queue `top`."""
+    return {**job(job_id, created, started, ended), "parent_id": parent, "parent_queue": "top", **more}
+
+
+def firing(schedule: str, due: int, **more: Any) -> Row:
+    """A row of `firings`: a run that began 5 ms late."""
+    at = MIDNIGHT + due
+    known: Row = {"queue": "cron", "schedule": schedule, "first_id": f"{at}-0", "state": "completed"}
+    return {**known, "expected_ms": at, "started_ms": at + 5, "late_ms": 5, **more}

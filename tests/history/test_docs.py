@@ -12,7 +12,7 @@ pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")
 
 from oxcart.history.reader import LakeReader
-from oxcart.spark.lake.columns import COMPUTED, OPEN, STORED, VIEWED, public
+from oxcart.spark.lake.columns import OPEN, STORED, VIEWED, public
 from oxcart.spark.views.objectives import FILE, load_objectives
 from tests.documented import ROOT, blocks
 from tests.history.histories import DAY, metric, timing
@@ -63,7 +63,7 @@ def test_the_page_of_columns_has_every_column_of_every_table() -> None:
     common = shown.pop("")
     assert list(common) == ["day", "queue", "lane"]
     shown["quarantine"] = {**shown["events"], **shown["quarantine"]}  # the page refers to `events`
-    tables = [table for table in (*STORED, *COMPUTED, *VIEWED) if table != OPEN]
+    tables = [table for table in (*STORED, *VIEWED) if table != OPEN]
 
     def own(columns: Mapping[str, str]) -> dict[str, str]:
         return {name: kind for name, kind in columns.items() if name not in common}

@@ -94,7 +94,6 @@ def test_parameters_stand_for_values(lake: Lake) -> None:
     [
         ("SELECT * FROM jobz", "table must be one of anomalies, attempts, .*, got 'jobz'"),
         ("SELECT * FROM jobz JOIN jobs USING (job_id)", "got 'jobz'"),
-        ("SELECT * FROM critical_paths", "Spark computes the table critical_paths .* ask with --spark"),
         ("SELECT nothing FROM jobs", 'column "nothing" not found'),
         ("SELEC 1", "syntax error"),
         ("SELECT 1; SELECT 2", "query must be one SELECT"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ pytest.importorskip("pyarrow")
 
 from oxcart.history.reader import LakeReader
 from oxcart.spark.lake.columns import VIEWED, public
+from oxcart.spark.lake.versions import Change
 from oxcart.spark.views.objectives import FILE
-from tests.history.histories import DAY, HOUR, MINUTE, Row, metric, timing, weeks
-from tests.history.lakes import MIDNIGHT, make_lake
+from tests.history.histories import DAY, HOUR, MINUTE, Row, child, firing, job, metric, timing, weeks
+from tests.history.lakes import DAY as DATE
+from tests.history.lakes import MIDNIGHT, make_lake, write
 
 OBJECTIVES = """
 [objectives.sent]
@@ -280,6 +283,90 @@ class TestChanges:
         rows = [timing(0, completed=10, runs={n: 10}, version="1") for n in (10, 20, 30, 40)]
         (found,) = ask(tmp_path, self.TEXT, timings=rows)
         assert (found["attempts"], found["run_p50"], found["run_p90"]) == (40, 20, 40)
+
+
+class TestCriticalPaths:
+    def test_the_child_that_ended_last_decided_how_long_a_tree_took(self, tmp_path: Path) -> None:
+        """`sum` waited for `slow`; `late` ended when `sum` ran already."""
+        found = ask(
+            tmp_path,
+            "SELECT step, steps, job_id, lane, total_ms, took_ms, share FROM critical_paths ORDER BY step",
+            jobs=[job("sum", 0, 900, 1000, queue="top")],
+            flows=[
+                child("quick", 0, 100, 300),
+                child("slow", 0, 100, 800, queue="mail@all;c=gpu"),
+                child("late", 0, 100, 950),
+            ],
+            attempts=[{"queue": "top", "job_id": "sum", "first_id": "sum-0", "started_ms": MIDNIGHT + 900}],
+        )
+        assert [tuple(row.values()) for row in found] == [
+            (1, 2, "slow", "all;c=gpu", 1000, 800, pytest.approx(0.8)),
+            (2, 2, "sum", None, 1000, 200, pytest.approx(0.2)),
+        ]
+
+    def test_a_reader_of_a_day_opens_the_days_of_its_trees_alone(self, tmp_path: Path) -> None:
+        lake = make_lake(tmp_path / "lake", jobs=[job("old", 0, 1, 2)])
+        for number in range(1, 4):
+            noon = number * DAY + 12 * HOUR
+            day = {"day": DATE + timedelta(days=number)}
+            jobs = [{**job(f"sum{number}", noon, 1, 9, queue="top"), **day}]
+            flows = [{**child(f"part{number}", noon, 1, 2, parent=f"sum{number}"), **day}]
+            lake.publish(Change("build", add=[write(lake, "jobs", jobs), write(lake, "flows", flows)]))
+        for file in (*lake.head().of("jobs"), *lake.head().of("flows")):
+            if file.day != "2026-11-04":
+                lake.place(file).unlink()
+        with LakeReader(lake, days=["2026-11-04"]) as reader:
+            found = list(reader.sql("SELECT flow_id, job_id FROM critical_paths ORDER BY step"))
+        assert found == [("sum2", "part2"), ("sum2", "sum2")]
+
+
+class TestSchedules:
+    TEXT = (
+        "SELECT schedule, expected, made, missed, failed, late_max FROM schedules ORDER BY schedule, expected"
+    )
+
+    def test_missed_runs_are_those_of_the_rule_between_two_runs(self, tmp_path: Path) -> None:
+        found = ask(
+            tmp_path,
+            self.TEXT,
+            firings=[
+                *(firing("beat", minute * MINUTE, every_ms=MINUTE) for minute in (1, 2, 5)),
+                *(firing("hourly", hour * HOUR, cron="0 * * * *", tz="Europe/Berlin") for hour in (1, 4)),
+                firing("broken", HOUR, cron="never"),
+                firing("broken", 2 * HOUR, cron="never", state="failed"),
+                firing("peer", HOUR),
+                firing("next", HOUR, state="delayed", started_ms=None, every_ms=MINUTE),
+            ],
+        )
+        assert [tuple(row.values()) for row in found] == [
+            ("beat", 5, 3, 2, 0, 5),
+            ("broken", None, 2, None, 1, 5),
+            ("hourly", 4, 2, 2, 0, 5),
+            ("peer", None, 1, None, 0, 5),
+        ]
+
+    def test_a_run_without_a_rule_has_that_of_its_neighbours(self, tmp_path: Path) -> None:
+        runs = [
+            firing("beat", 1 * MINUTE),
+            firing("beat", 2 * MINUTE, every_ms=MINUTE),
+            firing("beat", 4 * MINUTE),
+        ]
+        assert [tuple(row.values()) for row in ask(tmp_path, self.TEXT, firings=runs)] == [
+            ("beat", 4, 3, 1, 0, 5)
+        ]
+
+    def test_a_reader_of_a_day_looks_back_as_far_as_a_monthly_schedule(self, tmp_path: Path) -> None:
+        """A run of 35 days before the day counts as the previous one; older files are not opened."""
+        lake = make_lake(tmp_path / "lake", firings=[firing("beat", 0, every_ms=DAY)])
+        for number in (1, 36, 44):
+            rows = [{**firing("beat", number * DAY, every_ms=DAY), "day": DATE + timedelta(days=number)}]
+            lake.publish(Change("build", add=[write(lake, "firings", rows)]))
+        day = (DATE + timedelta(days=36)).isoformat()
+        first, *_, last = lake.head().of("firings")
+        for file in (first, last):
+            lake.place(file).unlink()
+        with LakeReader(lake, days=[day]) as reader:
+            assert list(reader.sql("SELECT day::VARCHAR, made, missed FROM schedules")) == [(day, 1, 34)]
 
 
 def test_columns_are_those_of_the_list(tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from oxcart.model.errors import MissingExtra, ValidationError
-from oxcart.spark.lake.columns import COMPUTED, STORED, VIEWED, public, unknown_table
+from oxcart.spark.lake.columns import STORED, VIEWED, public, unknown_table
 from oxcart.spark.lake.versions import Lake, LakeError, Version
-from oxcart.spark.views.catalogue import VIEWS
-from oxcart.spark.views.dialect import DUCKDB
+from oxcart.spark.views.catalogue import VIEWS, View
+from oxcart.spark.views.dialect import DUCKDB, days_in
 from oxcart.spark.views.objectives import load_objectives
+from oxcart.spark.views.parts import Part
 
 if TYPE_CHECKING:
     import duckdb
@@ -93,7 +94,8 @@ class LakeReader:
     Args:
         lake: The lake, or its folder.
         version: The version; the newest unless given.
-        since_day: Rows of earlier days are left out, and their files are not opened.
+        since_day: Rows of earlier days are left out, and their files are not opened. A flow or a schedule
+            crosses days: files of the days that its rows need are opened too.
         days: Only rows of these days; all unless given.
 
     Raises:
@@ -161,22 +163,64 @@ class LakeReader:
     def _open(self, names: Iterable[str]) -> None:
         """Creates views of some tables."""
         for name in sorted(set(names) - self._opened):
-            if name in VIEWS:
-                self._open(VIEWS[name].sources)
-                text = VIEWS[name].text(DUCKDB, load_objectives(self._lake.root))
+            view = VIEWS.get(name)
+            if view is None:
+                text = self._stored(name, self._chosen([name]))
+            elif view.parts:
+                text = self._computed(view)
             else:
-                text = self._view(name)
+                self._open(view.sources)
+                text = view.text(DUCKDB, load_objectives(self._lake.root))
             self._connection.execute(f'CREATE VIEW "{name}" AS {text}')
             self._opened.add(name)
 
-    def _view(self, table: str) -> str:
+    def _known_days(self, tables: Iterable[str]) -> set[str]:
+        return {file.day for table in tables for file in self.version.of(table)}
+
+    def _chosen(self, tables: Iterable[str]) -> list[str] | None:
+        """The days of some tables that the reader is limited to; None for all."""
+        if self._days is None and not self._since_day:
+            return None
+        known = self._known_days(tables) if self._days is None else self._days
+        return sorted(day for day in known if day >= self._since_day)
+
+    def _computed(self, view: View) -> str:
+        """Computes the parts of a view; returns its query."""
+        days = needed = self._chosen(view.sources)
+        if days is not None and view.reach is not None:
+            needed = view.reach(DUCKDB, self._ask, sorted(self._known_days(view.sources)), days)
+        for part in view.parts:
+            sources = ", ".join(f'"{name}" AS ({self._stored(name, needed)})' for name in part.sources)
+            head = f"WITH {sources} SELECT * FROM" if sources else "FROM"
+            self._compute(part, f"{head} ({part.text(DUCKDB)})")
+        text = view.text(DUCKDB, load_objectives(self._lake.root))
+        return text if days is None else f"SELECT * FROM ({text}) WHERE {days_in(days)}"
+
+    def _compute(self, part: Part, text: str) -> None:
+        added = part.adds
+        if added is None:
+            self._connection.execute(f'CREATE TEMP TABLE "{part.name}" AS {text}')
+            return
+        # A function of Python would need numpy.
+        names, kinds = zip(*(column.split(" ") for column in added.columns.split(", ")), strict=True)
+        rows = self._connection.execute(text).fetchall()
+        values = [dict(zip(names, (*row, added.function(*row)), strict=True)) for row in rows]
+        form = [dict(zip(names, map(_type, kinds), strict=True))]
+        self._connection.execute(
+            f'CREATE TEMP TABLE "{part.name}" AS SELECT unnest(from_json(?::JSON, ?), recursive := true)',
+            [msgspec.json.encode(values).decode(), msgspec.json.encode(form).decode()],
+        )
+
+    def _ask(self, text: str, days: Iterable[str]) -> list[tuple[Any, ...]]:
+        with LakeReader(self._lake, self.version, days=days) as reader:
+            return list(reader.sql(text))
+
+    def _stored(self, table: str, days: Iterable[str] | None) -> str:
+        """Returns the query of a stored table; of some days, if they are given."""
         columns = public(table)
         empty = ", ".join(f'NULL::{_type(kind)} AS "{name}"' for name, kind in columns.items())
         rows = f"SELECT {empty} WHERE false"
-        files_of_days = (
-            file for file in self.version.of(table, days=self._days) if file.day >= self._since_day
-        )
-        paths = self._lake.paths(files_of_days)
+        paths = self._lake.paths(self.version.of(table, days=days))
         if paths:
             # The empty rows give the types, and columns that files of an older release lack.
             files = ", ".join(map(_quoted, paths))
@@ -241,7 +285,7 @@ def _names(connection: duckdb.DuckDBPyConnection, text: str) -> set[str]:
     """Returns the tables of the lake that a query names.
 
     Raises:
-        ValidationError: One of them does not exist, or only Spark computes it.
+        ValidationError: One of them does not exist.
     """
     row = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchone()
     tree = msgspec.json.decode(row[0] if row else "{}")
@@ -250,14 +294,6 @@ def _names(connection: duckdb.DuckDBPyConnection, text: str) -> set[str]:
     else:
         named, own = _named_by(tree)
     found = {name.lower() for name in named}
-    computed = sorted(found & COMPUTED.keys())
-    if computed:
-        raise ValidationError(
-            "table",
-            "a stored one",
-            computed[0],
-            f"Spark computes the table {computed[0]} from all days: ask with --spark",
-        )
     # A name that is no word is a file of the user's own.
     unknown = sorted(
         name for name in found - STORED.keys() - VIEWED.keys() - own if re.fullmatch(r"\w+", name)

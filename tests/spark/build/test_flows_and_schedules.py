@@ -20,7 +20,7 @@ pytest.importorskip("pyspark")
 
 from oxcart.spark.build.builder import HOLD_MS, Builder
 from oxcart.spark.lake.bronze import BRONZE
-from oxcart.spark.lake.tables import DERIVED, Tables
+from oxcart.spark.lake.tables import Tables
 from oxcart.spark.lake.versions import Change, Lake
 from oxcart.spark.pipeline import Pipeline, Plan
 from oxcart.spark.report.figures import collect
@@ -31,6 +31,9 @@ from tests.spark.transforms.test_transforms import Rows, plain
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+VIEWS_OF_SILVER = ("critical_paths", "schedules")
 
 
 def made(spark: SparkSession, root: Path, *batches: Rows) -> Tables:
@@ -54,7 +57,7 @@ def test_spans_and_days_give_the_rows_of_one_build(
     rows = all_rows()
     middle = next(at for at, row in enumerate(rows) if row["at_ms"] > TEN + 800 + HOLD_MS)
     grown = made(spark, tmp_path / "lake", rows[:middle], rows[middle:])
-    for name in ("flows", "firings", *DERIVED):
+    for name in ("flows", "firings", *VIEWS_OF_SILVER):
         assert plain(grown.read(name)) == plain(tables.read(name))
 
 
@@ -64,7 +67,7 @@ def test_a_queue_without_flows_or_schedules_has_no_such_files(spark: SparkSessio
     tables = made(spark, tmp_path / "lake", story.rows)
     assert not tables.lake.head().of("flows")
     assert not tables.lake.head().of("firings")
-    for name in DERIVED:
+    for name in VIEWS_OF_SILVER:
         assert tables.read(name).collect() == []
 
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.spark.build.test_spans import Made
 from tests.spark.story import DAY_MS, MIDNIGHT, Story
-from tests.spark.transforms.test_flows_and_schedules import parent_of
-from tests.spark.transforms.test_transforms import plain
+from tests.spark.transforms.test_flows_and_schedules import of_duckdb, of_spark, parent_of
 
 pytest.importorskip("pyspark")
 
-from oxcart.spark.lake.tables import DERIVED, SCHEMAS, TABLES, TALLIES, Tables
+from oxcart.history.reader import LakeReader
+from oxcart.spark.lake.tables import SCHEMAS, TABLES, TALLIES, Tables
 from oxcart.spark.lake.versions import Lake
 from oxcart.spark.read.entries import SCHEMA
 from oxcart.spark.transforms import build
 from oxcart.spark.transforms.lanes import split_lanes
+from oxcart.spark.views import critical_paths
+from oxcart.spark.views.catalogue import VIEWS
+from oxcart.spark.views.dialect import DUCKDB
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +57,7 @@ def test_a_query_registers_only_the_tables_that_it_names(
 
 def test_without_a_query_all_stored_tables_are_registered(spark: SparkSession, tmp_path: Path) -> None:
     assert Tables(spark, Lake(tmp_path / "lake")).register().keys() == set(TABLES)
-    assert not set(TABLES) & DERIVED.keys()
+    assert not set(TABLES) & VIEWS.keys()
 
 
 @pytest.fixture(scope="module")
@@ -104,16 +108,17 @@ def trees(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made
 
 
 def test_critical_paths_of_a_day_are_those_of_all_days(trees: Made) -> None:
-    whole = plain(trees.tables.read("critical_paths"))
+    whole = of_spark(trees.tables, "critical_paths")
     assert {(row["day"], row["flow_id"]) for row in whole} == {
         (DAYS[0], "first"),
         (DAYS[2], "over"),
         (DAYS[4], "long"),
     }
     for day in DAYS:
-        found = plain(trees.tables.read("critical_paths", days=[day]))
-        assert found == [row for row in whole if row["day"] == day], day
-    assert plain(trees.tables.read("critical_paths", days=[])) == []
+        wanted = [row for row in whole if row["day"] == day]
+        assert of_spark(trees.tables, "critical_paths", days=[day]) == wanted, day
+        assert of_duckdb(trees.lake, "critical_paths", days=[day]) == wanted, day
+    assert of_spark(trees.tables, "critical_paths", days=[]) == []
 
 
 @pytest.mark.parametrize(
@@ -121,4 +126,11 @@ def test_critical_paths_of_a_day_are_those_of_all_days(trees: Made) -> None:
     [(DAYS[0], DAYS[:1]), (DAYS[2], DAYS[1:3]), (DAYS[3], DAYS[3:]), (DAYS[4], DAYS[3:])],
 )
 def test_critical_paths_of_a_day_read_the_days_of_its_trees(trees: Made, day: str, read: list[str]) -> None:
-    assert trees.tables._days_of_trees(trees.lake.head(), [day]) == read
+    head = trees.lake.head()
+
+    def ask(text: str, days: Sequence[str]) -> list[tuple[Any, ...]]:
+        with LakeReader(trees.lake, head, days=days) as reader:
+            return list(reader.sql(text))
+
+    known = sorted({file.day for file in head.of("jobs")})
+    assert critical_paths.days(DUCKDB, ask, known, [day]) == read

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,10 +14,12 @@ from tests.spark.story import MIDNIGHT, Story
 
 pytest.importorskip("pyspark")
 
+from oxcart.history.reader import LakeReader
+from oxcart.spark.lake.columns import VIEWED, public_name
+from oxcart.spark.lake.tables import Tables
+from oxcart.spark.lake.versions import Change, Lake
 from oxcart.spark.read.entries import rows_of
 from oxcart.spark.transforms import build
-from oxcart.spark.transforms.flows import critical_paths
-from oxcart.spark.transforms.schedules import schedules
 from tests.spark.transforms.test_transforms import GOLDEN, Rows, by_job, plain
 
 if TYPE_CHECKING:
@@ -112,18 +115,52 @@ def all_rows() -> Rows:
     return sorted(found, key=lambda row: row["at_ms"])
 
 
+def of_spark(tables: Tables, view: str, **limits: Any) -> Rows:
+    """The rows of a view in Spark."""
+    rows = plain(tables.read(view, **limits))
+    return [{name: _bare(value) for name, value in row.items()} for row in rows]
+
+
+def of_duckdb(lake: Lake, view: str, **limits: Any) -> Rows:
+    """The rows of a view in DuckDB, as `of_spark` returns them."""
+    with LakeReader(lake, **limits) as reader:
+        found = reader.sql(f"SELECT * FROM {view}").dicts()
+    rows = [{name: _bare(row[public_name(name)]) for name in VIEWED[view]} for row in found]
+    return [json.loads(text) for text in sorted(json.dumps(row, sort_keys=True) for row in rows)]
+
+
+def _bare(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return round(value.timestamp() * 1000)
+    if isinstance(value, float):  # the last digit of an interpolated percentile differs
+        return round(value, 9)
+    return value.isoformat() if isinstance(value, date) else value
+
+
 @pytest.fixture(scope="module")
-def built(spark: SparkSession) -> dict[str, Rows]:
-    made = build.tables(bronze_of(spark, all_rows()), persist=False)
-    flows, jobs, tried = (made[name].persist() for name in ("flows", "jobs", "attempts"))
-    runs = made["firings"].persist()
-    found = {
-        "flows": flows,
-        "firings": runs,
-        "critical_paths": critical_paths(flows, jobs, tried),
-        "schedules": schedules(runs),
-    }
-    return {name: plain(table) for name, table in found.items()}
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tables:
+    """A lake of the flows and schedules."""
+    tables = Tables(spark, Lake(tmp_path_factory.mktemp("views") / "lake"))
+    silver = build.tables(bronze_of(spark, all_rows()), persist=False)
+    files = [
+        file
+        for name in ("flows", "jobs", "attempts", "firings")
+        for file in tables.write(silver[name].filter("day IS NOT NULL"), name)
+    ]
+    tables.lake.publish(Change("build", add=files))
+    return tables
+
+
+@pytest.fixture(scope="module")
+def built(spark: SparkSession, made: Tables) -> dict[str, Rows]:
+    silver = build.tables(bronze_of(spark, all_rows()), persist=False)
+    found = {name: plain(silver[name]) for name in ("flows", "firings")}
+    return found | {name: of_duckdb(made.lake, name) for name in ("critical_paths", "schedules")}
+
+
+@pytest.mark.parametrize("view", ["critical_paths", "schedules"])
+def test_spark_and_duckdb_compute_equal_views(made: Tables, built: dict[str, Rows], view: str) -> None:
+    assert of_spark(made, view) == built[view]
 
 
 @pytest.mark.parametrize("table", ["flows", "firings", "critical_paths", "schedules"])

@@ -1,4 +1,4 @@
-"""Spark computes the views of gold as DuckDB does."""
+"""Spark computes the views as DuckDB does."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from oxcart.history.reader import LakeReader
 from oxcart.spark.lake.columns import VIEWED, public
 from oxcart.spark.lake.tables import Tables
 from oxcart.spark.views.objectives import FILE
-from tests.history.histories import HOUR, metric, timing, weeks
-from tests.history.lakes import make_lake
+from tests.history.histories import HOUR, MINUTE, child, firing, job, metric, timing, weeks
+from tests.history.lakes import MIDNIGHT, make_lake
 from tests.spark.test_query import in_utc, rows
 
 if TYPE_CHECKING:
@@ -50,7 +50,16 @@ def test_spark_and_duckdb_compute_equal_views(spark: SparkSession, tmp_path: Pat
     metrics = [*weeks([*[usual] * 6, bad], -2 * HOUR), metric(-3 * HOUR, "hour", arrivals=200)]
     metrics += [metric(-2 * HOUR, "hour", arrivals=50, queue="video", lane="all;c=gpu")]
     spent = {"name": "send", "tenant": "acme", "attempts": 2, "run_total": 1500, "wasted_total": 20}
-    lake = make_lake(tmp_path / "lake", timings=timings, queue_metrics=metrics, spending=[spent, spent])
+    lake = make_lake(
+        tmp_path / "lake",
+        timings=timings,
+        queue_metrics=metrics,
+        spending=[spent, spent],
+        jobs=[job("sum", 0, 900, 1000, queue="top")],
+        flows=[child("slow", 0, 100, 800, queue="mail@all;c=gpu")],
+        attempts=[{"queue": "top", "job_id": "sum", "first_id": "sum-0", "started_ms": MIDNIGHT + 900}],
+        firings=[firing("beat", minute * MINUTE, every_ms=MINUTE) for minute in (1, 4)],
+    )
     (lake.root / FILE).write_text(OBJECTIVES, encoding="utf-8")
     tables = Tables(spark, lake)
     for view in VIEWED:

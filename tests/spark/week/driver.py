@@ -108,7 +108,7 @@ class WeekPipeline(Pipeline):
             journal.write(json.dumps(note) + "\n")
 
     def export(self, folder: Path) -> None:
-        """Writes the tables that Spark alone computes as Parquet files."""
+        """Writes the tables that Spark computes for a query as Parquet files."""
         folder.mkdir(exist_ok=True)
         for table in COMPUTED:
             parquet.write_table(self.query(f"SELECT * FROM {table}").toArrow(), folder / f"{table}.parquet")

@@ -97,22 +97,6 @@ STORED: Mapping[str, Mapping[str, str]] = {
     ),
 }
 
-#: Tables that Spark computes from others when a query names them.
-COMPUTED: Mapping[str, Mapping[str, str]] = {
-    "critical_paths": _columns(
-        "flow_queue string, flow_id string, flow_first_id string, flow_name string, flow_state string, "
-        "total_ms bigint, steps int, step int, queue string, lane string, job_id string, first_id string, "
-        "name string, state string, begins_ms bigint, started_ms bigint, ended_ms bigint, took_ms bigint, "
-        f"{_SPENT}, share double",
-        "day date",
-    ),
-    "schedules": _columns(
-        "schedule string, name string, every_ms bigint, cron string, tz string, expected bigint, "
-        "made bigint, started bigint, missed bigint, failed bigint, late_p50 double, late_p99 double, "
-        "late_max bigint, first_ms bigint, last_ms bigint"
-    ),
-}
-
 #: Tables that DuckDB and Spark compute from stored ones when a query names them.
 VIEWED: Mapping[str, Mapping[str, str]] = {name: _columns(view.columns, None) for name, view in VIEWS.items()}
 
@@ -122,7 +106,7 @@ DURATIONS = frozenset({"every_ms", "late_ms", "run_ms", "took_ms", "total_ms", "
 #: Columns in ms that are instants.
 INSTANTS = frozenset(
     name
-    for columns in (*STORED.values(), *COMPUTED.values(), *VIEWED.values())
+    for columns in (*STORED.values(), *VIEWED.values())
     for name in columns
     if name.endswith("_ms") and name not in DURATIONS
 )
@@ -141,7 +125,7 @@ def public_name(name: str) -> str:
 
 def public(table: str) -> Mapping[str, str]:
     """Returns the columns of a table in files and queries."""
-    columns = STORED.get(table) or COMPUTED.get(table) or VIEWED[table]
+    columns = STORED.get(table) or VIEWED[table]
     return {public_name(name): _TIMESTAMP if name in INSTANTS else kind for name, kind in columns.items()}
 
 
@@ -151,4 +135,4 @@ TIMES = frozenset(map(public_name, INSTANTS))
 
 def unknown_table(name: str) -> ValidationError:
     """Returns the error of a table that does not exist."""
-    return ValidationError("table", f"one of {', '.join(sorted((*STORED, *COMPUTED, *VIEWED)))}", name)
+    return ValidationError("table", f"one of {', '.join(sorted((*STORED, *VIEWED)))}", name)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from oxcart.model.errors import MissingExtra
-from oxcart.spark.lake.columns import COMPUTED, STORED, public
+from oxcart.spark.lake.columns import STORED, public
 from oxcart.spark.lake.files import File, LakeConflict, LakeError, sync
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def arrow_type(kind: str) -> pa.DataType:
 def _schema(table: str) -> pa.Schema:
     import pyarrow as pa
 
-    if table not in STORED and table not in COMPUTED:
+    if table not in STORED:
         raise LakeError(f"the table {table} has no columns yet")
     return pa.schema([(name, arrow_type(kind)) for name, kind in public(table).items()])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,30 +19,24 @@ from oxcart.model.errors import ValidationError
 from oxcart.model.target import base_of
 from oxcart.spark.errors import unwrapped
 from oxcart.spark.lake.bronze import BRONZE
-from oxcart.spark.lake.columns import BUILDS, INSTANTS, OPEN, STORED, public, public_name
+from oxcart.spark.lake.columns import BUILDS, INSTANTS, OPEN, STORED, VIEWED, public, public_name
 from oxcart.spark.lake.versions import File, Lake, Version
-from oxcart.spark.read.entries import COLUMNS, SCHEMA, day_of
+from oxcart.spark.read.entries import COLUMNS, SCHEMA
 from oxcart.spark.transforms import build
 from oxcart.spark.transforms.failures import CLUSTER_SCHEMA
-from oxcart.spark.transforms.flows import PATH_SCHEMA, critical_paths
 from oxcart.spark.transforms.lanes import join_lanes, split_lanes
 from oxcart.spark.transforms.metrics import TALLY_SCHEMA
-from oxcart.spark.transforms.schedules import SCHEDULE_SCHEMA, schedules
-from oxcart.spark.views.catalogue import VIEWS
-from oxcart.spark.views.dialect import SPARK
+from oxcart.spark.views.catalogue import VIEWS, View
+from oxcart.spark.views.dialect import SPARK, days_in
 from oxcart.spark.views.objectives import load_objectives
+from oxcart.spark.views.parts import Part
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
 #: Sums of a queue's last day from which its next span goes on; for builds alone.
 TALLIES = "tallies"
 TABLES = (BRONZE, OPEN, *build.SILVER, *build.GOLD)
-#: Gold over all queues and days, computed when a query names it: columns, source tables, and function.
-DERIVED: Mapping[str, tuple[str, tuple[str, ...], Callable[..., DataFrame]]] = {
-    "critical_paths": (PATH_SCHEMA, ("flows", "jobs", "attempts"), critical_paths),
-    "schedules": (SCHEDULE_SCHEMA, ("firings",), schedules),
-}
 #: The columns of transforms. Spark would take seconds to read them from the plans of all transforms.
 SCHEMAS: Mapping[str, str] = {
     **{table: ", ".join(map(" ".join, columns.items())) for table, columns in STORED.items()},
@@ -50,15 +44,12 @@ SCHEMAS: Mapping[str, str] = {
     OPEN: SCHEMA,
     TALLIES: f"day date, queue string, {TALLY_SCHEMA}, {CLUSTER_SCHEMA}",
 }
-_CROSSES_DAYS = "critical_paths"
 #: Tables that transforms have by the names of streams.
 _BY_STREAM = (BRONZE, OPEN)
 #: Spark's default is a type that Delta does not have.
 _TIMESTAMPS = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 #: Nobody reads the file ``_SUCCESS``. Hadoop starts a process (``chmod``) for every file and folder.
 _NO_MARKER = ("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-#: How far the clock of a client may be ahead of the server's.
-SKEW_MS = 60_000
 
 
 class Tables:
@@ -86,7 +77,7 @@ class Tables:
         """Returns a table of a version, by default the newest, with instants in ms.
 
         Args:
-            table: The table.
+            table: The table, stored or computed.
             version: The version.
             days: Only these days.
             queues: Only these queues, with all their lanes, or streams.
@@ -96,62 +87,17 @@ class Tables:
             ValidationError: There is no such table.
         """
         version = version or self.lake.head()
-        if table in DERIVED:
-            return self._derive(table, version, days, queues)
-        if table not in TABLES:
-            raise ValidationError("table", f"one of {', '.join((*TABLES, *DERIVED))}", table)
-        return self.load(table, version.of(table, days=days), queues=queues, streams=streams)
-
-    def _derive(
-        self, table: str, version: Version, days: Iterable[str] | None, queues: Iterable[str] | None
-    ) -> DataFrame:
-        schema, sources, make = DERIVED[table]
-        if not version.of(sources[0]):
-            return split_lanes(self.spark.createDataFrame([], schema), ())
-        wanted = None
-        if days is not None and table == _CROSSES_DAYS:
-            days = list(days)
-            wanted = self._days_of_trees(version, days)
-        made = make(*(join_lanes(self.read(source, version, days=wanted)) for source in sources))
-        found = split_lanes(made, streams_of(version))
-        if days is not None:
-            found = found.filter(fn.col("day").cast("string").isin(list(days)))
-        return found if queues is None else found.filter(fn.col("queue").isin(list(queues)))
-
-    def _days_of_trees(self, version: Version, days: Sequence[str]) -> list[str]:
-        """The days that have all jobs on the critical paths of roots that ended on some days.
-
-        A child is created with its tree and ends before its parent. So no job of a tree ended before the
-        root was created. A job of these days is no root if it decided how long its own parent took, and
-        that may have ended on a later day.
-        """
-        known = sorted({file.day for file in version.of("jobs")})
-        if not days or not known:
-            return []
-        last = max(days)
-        jobs, flows = (self.read(table, version, days=days) for table in ("jobs", "flows"))
-        created = fn.coalesce("created_ms", "started_ms", "ended_ms")
-        first = _first_day(jobs.agg(fn.min(created)), min(days))
-        if first < min(days):  # by a job that waited for long: what do the parents among them say?
-            span = [day for day in known if first <= day <= last]
-            parents = join_lanes(self.read("flows", version, days=span)).select(
-                fn.col("parent_queue").alias("queue"), fn.col("parent_id").alias("job_id")
+        if table in VIEWS:
+            found = self.register(version, table, days=days)[table].select(
+                *(
+                    fn.unix_millis(public_name(name)).alias(name) if name in INSTANTS else fn.col(name)
+                    for name in VIEWED[table]
+                )
             )
-            above = join_lanes(jobs).join(parents.distinct(), ["queue", "job_id"], "left_semi")
-            first = _first_day(above.agg(fn.min(created)), min(days))
-        wanted, step = flows.select("parent_queue", "parent_id").distinct(), 1
-        while later := [day for day in known if day > last]:
-            if not self._has_open_parents(version, wanted, [day for day in known if first <= day <= last]):
-                break
-            last = later[:step][-1]
-            step *= 2
-        return [day for day in known if first <= day <= last]
-
-    def _has_open_parents(self, version: Version, wanted: DataFrame, days: Sequence[str]) -> bool:
-        """Whether some of the parents have not ended by the last of some days."""
-        jobs = join_lanes(self.read("jobs", version, days=days)).filter(fn.col("ended_ms").isNotNull())
-        ended = jobs.select(fn.col("queue").alias("parent_queue"), fn.col("job_id").alias("parent_id"))
-        return not wanted.join(ended, ["parent_queue", "parent_id"], "left_anti").isEmpty()
+            return found if queues is None else found.filter(fn.col("queue").isin(list(queues)))
+        if table not in TABLES:
+            raise ValidationError("table", f"one of {', '.join((*TABLES, *VIEWS))}", table)
+        return self.load(table, version.of(table, days=days), queues=queues, streams=streams)
 
     def load(
         self,
@@ -260,29 +206,73 @@ class Tables:
         finally:
             shutil.rmtree(stage, ignore_errors=True)
 
-    def register(self, version: Version | None = None, text: str | None = None) -> Mapping[str, DataFrame]:
+    def register(
+        self, version: Version | None = None, text: str | None = None, *, days: Iterable[str] | None = None
+    ) -> Mapping[str, DataFrame]:
         """Registers tables of one version as views, for SQL, with instants as timestamps.
 
         Args:
             version: The version; by default the newest.
             text: The query; only the tables that it names are registered. Without it all stored tables are.
+            days: Only rows of these days. A flow or a schedule crosses days: other days that its rows need
+                are read too.
         """
         version = version or self.lake.head()
+        wanted = None if days is None else sorted(days)
         views = [] if text is None else [name for name in VIEWS if name in _words(text)]
-        sources = [source for name in views for source in VIEWS[name].sources]
-        named = dict.fromkeys([*(TABLES if text is None else _named(text)), *sources])
+        sources = [source for name in views if not VIEWS[name].parts for source in VIEWS[name].sources]
+        named = [table for table in TABLES if text is None or table in _words(text)]
         found = {
-            table: public_rows(self.read(table, version))
-            if table in DERIVED
-            else self._stored(table, version.of(table))
-            for table in named
+            table: self._stored(table, version.of(table, days=wanted))
+            for table in dict.fromkeys([*named, *sources])
         }
+        # Parts ask about further days of the same tables: what they register is replaced afterwards.
+        parts = {name: self._parts(VIEWS[name], version, wanted) for name in views}
         for table, rows in found.items():
             rows.createOrReplaceTempView(table)
         for name in views:
-            found[name] = self.spark.sql(VIEWS[name].text(SPARK, load_objectives(self.lake.root)))
-            found[name].createOrReplaceTempView(name)
+            for part, rows in parts[name].items():
+                rows.createOrReplaceTempView(part)
+            made = self.spark.sql(VIEWS[name].text(SPARK, load_objectives(self.lake.root)))
+            if parts[name] and wanted is not None:
+                made = made.filter(days_in(wanted))
+            found[name] = made
+            made.createOrReplaceTempView(name)
         return found
+
+    def _parts(self, view: View, version: Version, days: Sequence[str] | None) -> dict[str, DataFrame]:
+        """The parts of a view, by name."""
+        if not view.parts:
+            return {}
+        needed = days
+        if days is not None and view.reach is not None:
+
+            def ask(text: str, read: Sequence[str]) -> list[Row]:
+                self._show(view, version, read)
+                return self.spark.sql(text).collect()
+
+            known = sorted({file.day for table in view.sources for file in version.of(table)})
+            needed = view.reach(SPARK, ask, known, days)
+        self._show(view, version, needed)
+        made: dict[str, DataFrame] = {}
+        for part in view.parts:
+            made[part.name] = rows = self._part(part)
+            rows.createOrReplaceTempView(part.name)
+        return made
+
+    def _show(self, view: View, version: Version, days: Sequence[str] | None) -> None:
+        for table in view.sources:
+            self._stored(table, version.of(table, days=days)).createOrReplaceTempView(table)
+
+    def _part(self, part: Part) -> DataFrame:
+        rows = self.spark.sql(part.text(SPARK))
+        added = part.adds
+        if added is None:
+            # Every level of a tree is a Spark job of its own, which would compute the part again.
+            return rows.localCheckpoint(eager=False)
+        name, _, kind = added.columns.rpartition(", ")[2].partition(" ")
+        compute = fn.udf(lambda *given: added.function(*given), kind)  # Spark does not read our hints
+        return rows.withColumn(name, compute(*rows.columns))
 
     def _take(self, path: Path, table: str) -> File:
         day, pending = (folder.name.partition("=")[2] for folder in (path.parents[1], path.parents[0]))
@@ -308,17 +298,5 @@ def _text(columns: Mapping[str, str]) -> str:
     return ", ".join(map(" ".join, columns.items()))
 
 
-def _named(text: str) -> list[str]:
-    """The tables whose names occur in a query, as tables or otherwise."""
-    words = _words(text)
-    return [table for table in (*TABLES, *DERIVED) if table in words]
-
-
 def _words(text: str) -> set[str]:
     return set(re.findall(r"\w+", text.lower()))
-
-
-def _first_day(least: DataFrame, otherwise: str) -> str:
-    """The day of the only value of a result, a time in ms by some client's clock; unless null or later."""
-    found = least.collect()[0][0]
-    return otherwise if found is None else min(otherwise, day_of(max(0, found - SKEW_MS)))

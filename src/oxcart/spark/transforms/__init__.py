@@ -5,5 +5,5 @@ same rows in give the same rows out. The order is that of the stream (``life``, 
 
 ``events`` finds the generations of jobs in bronze. ``attempts``, ``jobs`` and ``transitions`` have their
 history, ``flows`` and ``firings`` that of trees and schedules. ``gaps`` and ``counts`` are about the stream
-itself. ``metrics``, ``failures``, ``critical_paths`` and ``schedules`` are summaries.
+itself. ``metrics``, ``failures`` and ``usage`` are summaries.
 """

@@ -7,9 +7,10 @@ from types import ModuleType
 
 import msgspec
 
-from oxcart.spark.views import anomalies, capacity, changes, costs, slo
+from oxcart.spark.views import anomalies, capacity, changes, costs, critical_paths, schedules, slo
 from oxcart.spark.views.dialect import Dialect
 from oxcart.spark.views.objectives import Objectives
+from oxcart.spark.views.parts import Part, Reach
 
 
 class View(msgspec.Struct, frozen=True):
@@ -19,15 +20,21 @@ class View(msgspec.Struct, frozen=True):
         columns: Its columns and their types, as Spark names them.
         sources: The stored tables that it reads.
         text: Returns its query in a dialect.
+        parts: Relations that are computed once, before the query. If there are any, they alone read the
+            sources.
+        reach: Returns which days the parts read for the rows of some days; those days alone unless given.
     """
 
     columns: str
     sources: tuple[str, ...]
     text: Callable[[Dialect, Objectives], str]
+    parts: tuple[Part, ...] = ()
+    reach: Reach | None = None
 
 
 def _view(module: ModuleType) -> View:
-    return View(module.COLUMNS, module.SOURCES, module.text)
+    parts = getattr(module, "PARTS", ())
+    return View(module.COLUMNS, module.SOURCES, module.text, parts, getattr(module, "days", None))
 
 
 VIEWS: Mapping[str, View] = {
@@ -36,4 +43,6 @@ VIEWS: Mapping[str, View] = {
     "capacity": _view(capacity),
     "costs": _view(costs),
     "changes": _view(changes),
+    "critical_paths": _view(critical_paths),
+    "schedules": _view(schedules),
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 _DAY_MS = 86_400_000
@@ -16,13 +18,14 @@ class Dialect(msgspec.Struct, frozen=True):
 
     is_spark: bool = False
 
-    def ms(self, column: str) -> str:
+    def ms(self, column: str, *, named: bool = False) -> str:
         """Returns an instant as ms since 1970.
 
         Args:
             column: Its column by the name in transforms: ``m.start_ms`` is ``m.start_at`` in tables.
+            named: Whether `column` is an expression over the names in tables instead.
         """
-        return f"{'unix_millis' if self.is_spark else 'epoch_ms'}({_at(column)})"
+        return f"{'unix_millis' if self.is_spark else 'epoch_ms'}({column if named else _at(column)})"
 
     def instant(self, expression: str, name: str) -> str:
         """Returns ms since 1970 as an instant; ``start_ms`` is ``start_at`` in the view."""
@@ -33,6 +36,37 @@ class Dialect(msgspec.Struct, frozen=True):
         """Returns the day of ms since 1970, in UTC."""
         days = f"CAST(floor(({expression}) / {_DAY_MS}) AS INT)"
         return f"date_add(DATE '1970-01-01', {days})" if self.is_spark else f"DATE '1970-01-01' + {days}"
+
+    def percentile(self, column: str, share: float) -> str:
+        """Returns an exact percentile, interpolated between two values."""
+        return f"{'percentile' if self.is_spark else 'quantile_cont'}({column}, {share})"
+
+    def struct(self, *columns: str) -> str:
+        """Returns some columns as one value."""
+        if self.is_spark:
+            return f"struct({', '.join(columns)})"
+        return f"struct_pack({', '.join(f'{name} := {name}' for name in columns)})"
+
+    def last_known(self, column: str) -> str:
+        """Returns the window function of the last value that is not null."""
+        return self._known("last_value", column)
+
+    def first_known(self, column: str) -> str:
+        """Returns the window function of the first value that is not null."""
+        return self._known("first_value", column)
+
+    def _known(self, function: str, column: str) -> str:
+        if self.is_spark:
+            return f"{function}({column}) IGNORE NULLS"
+        return f"{function}({column} IGNORE NULLS)"
+
+    def recursive(self, name: str, levels: int) -> str:
+        """Returns the head of a recursive part of a query that is as deep as some levels."""
+        return f"{name} MAX RECURSION LEVEL {levels}" if self.is_spark else name
+
+    def parameter(self, name: str) -> str:
+        """Returns what stands for a parameter."""
+        return f":{name}" if self.is_spark else f"${name}"
 
     def under(self, buckets: str, limit: str) -> str:
         """Returns how many durations are in the buckets below a limit."""
@@ -71,3 +105,9 @@ def quoted(text: str | None) -> str:
         return "CAST(NULL AS STRING)"
     # Spark reads a backslash as an escape, DuckDB does not: no text of ours has one.
     return "'" + text.replace("\\", "").replace("'", "''") + "'"
+
+
+def days_in(days: Iterable[str]) -> str:
+    """Returns the condition that a row is of one of some days."""
+    literals = ", ".join(f"DATE '{day}'" for day in days)
+    return f"day IN ({literals or 'NULL'})"
