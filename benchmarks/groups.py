@@ -20,6 +20,7 @@ from tests.servers import ValkeyServer
 
 from oxcart import Queue
 from oxcart.broker.port import Ask, ClaimedJob, Outcome, OutcomeKind
+from oxcart.model.retention import REMOVE
 
 BATCH = 50
 SOON, DEARER = 0.02, 1.3
@@ -35,7 +36,7 @@ async def step(queue: Queue, running: list[ClaimedJob]) -> list[ClaimedJob]:
     """Completes jobs and claims the next ones in one call, as a worker does."""
     broker = queue._core.broker
     done = [
-        Outcome(OutcomeKind.COMPLETED, job.id, job.token, job.starts, value=b"1", retention="0::", claim=job)
+        Outcome(OutcomeKind.COMPLETED, job.id, job.token, job.starts, value=b"1", retention=REMOVE, claim=job)
         for job in running
     ]
     if not done:

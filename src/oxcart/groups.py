@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from oxcart.broker.port import groups as port
-from oxcart.broker.port.results import GroupSettings, GroupSummary
+from oxcart.broker.port.codes import Code
+from oxcart.broker.port.results import CancelCode, GroupSettings, GroupSummary
 from oxcart.model.errors import JobError, ValidationError
 from oxcart.model.metadata import check_limit_key
 
@@ -153,16 +155,20 @@ class Groups:
         cancelling = core.part(core.broker.cancelling, "cancelling")
         done = 0
         async for ids in self._store.jobs(_group(group)):
-            done += sum(code in (1, 2) for code in await cancelling.cancel(ids, reason, force=force))
+            done += _accepted(await cancelling.cancel(ids, reason, force=force))
         ready = await self._store.ready(group)
         if ready:
-            done += sum(code in (1, 2) for code in await cancelling.cancel(ready, reason, force=force))
+            done += _accepted(await cancelling.cancel(ready, reason, force=force))
         return done
 
     @property
     def _store(self) -> port.Groups:
         core = self._queue._core
         return core.part(core.broker.groups, "groups")
+
+
+def _accepted(codes: Sequence[Code]) -> int:
+    return codes.count(CancelCode.CANCELLED) + codes.count(CancelCode.ASKED)
 
 
 def _group(group: str) -> str:

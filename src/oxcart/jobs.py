@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from oxcart.broker.cancellations import refusal
 from oxcart.broker.port.parts import Bulk, Cancelling
-from oxcart.broker.port.results import ASKED, CANCELLED, Cancellation, Cancelled, Series
-from oxcart.broker.port.steps import WOKEN
+from oxcart.broker.port.results import CancelCode, Cancellation, Cancelled, Series
+from oxcart.broker.port.steps import SignalCode
 from oxcart.broker.progress import OnProgress, Progress, silent
 from oxcart.broker.search import MOST, Found, Scan, search
 from oxcart.handle import JobHandle
@@ -319,9 +319,9 @@ class Jobs:
             SchedulerOwned: It is the next run of a schedule: remove the schedule.
         """
         (code,) = await self._cancelling.cancel([job_id], _reason(reason), force=force)
-        if code == CANCELLED:
+        if code == CancelCode.CANCELLED:
             return Cancellation.CANCELLED
-        if code == ASKED:
+        if code == CancelCode.ASKED:
             return Cancellation.REQUESTED
         raise refusal(code, job_id, await self.state(job_id) if code == ReplyCode.WRONG_STATE else "")
 
@@ -349,7 +349,7 @@ class Jobs:
         body = payload.encode(data, field="signal data")
         if broker.sealer is not None:
             body = broker.sealer.seal("signal", job_id, body, signal)
-        return await broker.steps.signal(job_id, signal, body) == WOKEN
+        return await broker.steps.signal(job_id, signal, body) == SignalCode.WOKEN
 
     # -- many jobs
 

@@ -137,20 +137,20 @@ class Limits:
         Raises:
             ValidationError: One of them is out of bounds, or both are None.
         """
-        await self._store.set_bucket("t", _type(name), *_both(concurrent, per_minute))
+        await self._store.set_type(_type(name), *_both(concurrent, per_minute))
 
     async def type_limits(self) -> dict[str, Limit]:
         """Returns the limits of types."""
         rules = await self._store.rules()
-        return {name: _limit(rule) for name, rule in sorted(rules.t.items())}
+        return {name: _limit(rule) for name, rule in sorted(rules.types.items())}
 
     async def remove_type_limit(self, name: str) -> None:
         """Removes the limit of a type; jobs that it held back become ready."""
-        await self._store.set_bucket("t", _type(name), 0, 0)
+        await self._store.set_type(_type(name), 0, 0)
 
     async def type_usage(self, name: str) -> Usage:
         """Returns the present effect of a type's limit."""
-        return Usage(*await self._store.usage(f"t:{_type(name)}"))
+        return Usage(*await self._store.usage_of_type(_type(name)))
 
     async def set_key_limit(self, *, concurrent: int | None = None, per_minute: int | None = None) -> None:
         """Sets how many jobs of each ``limit_key`` may run at once, and start in a minute.
@@ -158,20 +158,20 @@ class Limits:
         Raises:
             ValidationError: One of them is out of bounds, or both are None.
         """
-        await self._store.set_bucket("k", "", *_both(concurrent, per_minute))
+        await self._store.set_keys(*_both(concurrent, per_minute))
 
     async def key_limit(self) -> Limit | None:
         """Returns the limit of each key, or None."""
         rules = await self._store.rules()
-        return _limit(rules.k) if any(rules.k) else None
+        return _limit(rules.keys) if any(rules.keys) else None
 
     async def remove_key_limit(self) -> None:
         """Removes the limit of keys; jobs that it held back become ready."""
-        await self._store.set_bucket("k", "", 0, 0)
+        await self._store.set_keys(0, 0)
 
     async def key_usage(self, key: str | None = None) -> Usage:
         """Returns the present effect of the limit on one key, or on all of them together."""
-        return Usage(*await self._store.usage("k:*" if key is None else f"k:{check_limit_key(key, 'key')}"))
+        return Usage(*await self._store.usage_of_keys(None if key is None else check_limit_key(key, "key")))
 
     @property
     def _store(self) -> parts.Limits:

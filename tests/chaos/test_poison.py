@@ -19,6 +19,7 @@ from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, Claimed, ClaimedJob, Lease, Outcome, OutcomeKind
 from oxcart.model.errors import ScriptError
 from oxcart.model.options import JobOptions
+from oxcart.model.retention import Retention
 from tests.chaos.fleet import Store, eventually
 from tests.servers import ValkeyServer
 
@@ -359,7 +360,7 @@ async def test_finish_when_an_old_job_to_be_forgotten_is_poisoned(broker: BullMQ
     store.client.delete(store.prefix + "old")
     store.client.set(store.prefix + "old", STRING)
     jobs = await _claim(broker, "one", "two")
-    codes, _ = await broker.finish([_outcome(job, retention="1::") for job in jobs.values()])
+    codes, _ = await broker.finish([_outcome(job, retention=Retention(count=1)) for job in jobs.values()])
     assert codes == [1, 1]
     assert store.lengths() == {"completed": 1}
     assert store.count_events("completed")["two"] == 1

@@ -14,6 +14,7 @@ from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, Outcome, OutcomeKind
 from oxcart.model.errors import CrossSlotError
 from oxcart.model.options import JobOptions
+from oxcart.model.retention import Retention
 from tests.chaos.fleet import eventually
 from tests.cluster.conftest import Masters
 
@@ -100,7 +101,9 @@ async def test_the_end_of_a_child_whose_parent_is_in_another_slot(
     # Nor do they notice a finish whose retention removes the child.
     await broker.add([broker.encode("job", None, JobOptions.build(job_id="three"))])
     [three] = (await broker.claim(Ask())).jobs
-    retained = Outcome(OutcomeKind(kind), three.id, three.token, three.starts, now + 1, b'"x"', b"[]", "1::")
+    retained = Outcome(
+        OutcomeKind(kind), three.id, three.token, three.starts, now + 1, b'"x"', b"[]", Retention(count=1)
+    )
     assert (await broker.finish([retained]))[0] == [1]
     assert await broker.get(["child"]) == [None]
 

@@ -26,6 +26,7 @@ from oxcart.model.filter import JobFilter
 from oxcart.model.flow import OnFailure, Tree
 from oxcart.model.graph import Edge, Existing, Kind, Node
 from oxcart.model.options import JobOptions
+from oxcart.model.retention import REMOVE, Retention
 from oxcart.model.schedule import Schedule
 from tests.servers import ValkeyServer
 
@@ -133,8 +134,8 @@ async def _walk(broker: BullMQBroker, other: BullMQBroker, client: Any) -> None:
     await broker.renew([Lease("low", jobs["low"].token, jobs["low"].starts)], 30_000)
     await broker.finish(
         [
-            _outcome("c", jobs["plain"], retention="1::"),
-            _outcome("f", jobs["kept"], retention=":5:"),
+            _outcome("c", jobs["plain"], retention=Retention(count=1)),
+            _outcome("f", jobs["kept"], retention=Retention(age=5)),
             _outcome("r", jobs["low"]),
             _outcome("d", jobs["lower"], delay_ms=1),
             _outcome("w", jobs["lifo"]),
@@ -166,18 +167,18 @@ async def _limits(broker: BullMQBroker) -> None:
         built = [JobOptions.build(job_id=name, limit_key=key, **options) for name in names]
         await broker.add([broker.encode("limited", 1, one) for one in built])
 
-    await broker.limits.set_bucket("t", "limited", 2, 3)
-    await broker.limits.set_bucket("k", "", 1, 0)
+    await broker.limits.set_type("limited", 2, 3)
+    await broker.limits.set_keys(1, 0)
     await add("one", "limited-1", "limited-2", "limited-3")
     await add("two", "limited-4", "limited-5", "limited-6", priority=2)
     jobs = (await broker.claim(Ask(9))).jobs
     await broker.finish([_outcome("c", jobs[0])], Ask(5))
-    await broker.limits.set_bucket("k", "", 0, 0)
+    await broker.limits.set_keys(0, 0)
     await broker.promote()
-    await broker.limits.usage("t:limited")
-    await broker.limits.set_bucket("t", "limited", 0, 0)
+    await broker.limits.usage_of_type("limited")
+    await broker.limits.set_type("limited", 0, 0)
     await broker.claim(Ask(9))
-    await broker.limits.set_bucket("k", "", 5, 0)
+    await broker.limits.set_keys(5, 0)
 
 
 async def _groups(broker: BullMQBroker) -> None:
@@ -284,7 +285,7 @@ async def _children(broker: BullMQBroker, there: str, client: Any) -> None:
     jobs = {job.id: job for job in (await broker.claim(Ask(100))).jobs}
     for name in names:
         kind = name[-1]
-        retention = "0::" if kind == "0" else ""
+        retention = REMOVE if kind == "0" else None
         codes, _ = await broker.finish(
             [_outcome("f" if kind == "f" else "c", jobs[name], retention=retention)]
         )
@@ -364,7 +365,7 @@ async def _graphs(broker: BullMQBroker, other: BullMQBroker, client: Any) -> Non
     await broker.finish(
         [_outcome("c", jobs["first-0"]), _outcome("f", jobs["first-1"], category="cancelled")]
     )
-    await broker.finish([_outcome("f", jobs["first-2"], retention="0::")])
+    await broker.finish([_outcome("f", jobs["first-2"], retention=REMOVE)])
     client.delete(f"{broker.keys.base}~gates:first-3")
     keeper = gates.GateKeeper(other)
     await keeper.tick()

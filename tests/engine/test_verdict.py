@@ -15,7 +15,7 @@ from oxcart.engine.verdict import LONGEST_REASON, LONGEST_TRACE, TRACES, Verdict
 from oxcart.model.backoff import Backoff
 from oxcart.model.failure import Category, Classifier, PermanentError, Rule, TemporaryError
 from oxcart.model.outcome import Cancel, Retry, Snooze
-from oxcart.model.retention import KEEP, Retention
+from oxcart.model.retention import KEEP, REMOVE, Retention
 from tests.engine.making import NOW, make_job
 
 
@@ -60,22 +60,22 @@ class TestResults:
         assert verdict.of_result(make_job(), Retry(after=0)).kind == "r"
 
     @pytest.mark.parametrize(
-        ("job", "worker", "argument"),
+        ("job", "worker", "kept"),
         [
-            (None, None, ""),
-            (None, Retention(count=5), "5::"),
-            (True, Retention(count=5), "0::"),
-            (False, Retention(count=5), "-1::"),
-            ({"age": 60, "count": 3}, None, "3:60:"),
+            (None, None, None),
+            (None, Retention(count=5), Retention(count=5)),
+            (True, Retention(count=5), REMOVE),
+            (False, Retention(count=5), KEEP),
+            ({"age": 60, "count": 3}, None, Retention(age=60, count=3)),
         ],
     )
     def test_retention_of_the_job_before_that_of_the_worker(
-        self, job: Any, worker: Retention | None, argument: str
+        self, job: Any, worker: Retention | None, kept: Retention | None
     ) -> None:
         made = make_verdict(remove_on_complete=worker, remove_on_fail=worker)
-        assert made.of_result(make_job(remove_on_complete=job), 1).retention == argument
+        assert made.of_result(make_job(remove_on_complete=job), 1).retention == kept
         failed = made.of_error(make_job(remove_on_fail=job, attempts=1), ValueError())
-        assert failed.retention == argument
+        assert failed.retention == kept
         assert KEEP.count == -1
 
 

@@ -17,7 +17,7 @@ from oxcart.broker import port
 from oxcart.broker.bullmq import BullMQBroker
 from oxcart.broker.bullmq.codec import ParentLink, encode_job, options_of
 from oxcart.broker.connection import Server
-from oxcart.broker.port import Ask, Claimed, Lease, retention_argument
+from oxcart.broker.port import Ask, Claimed, Lease
 from oxcart.broker.port.results import AddedTree
 from oxcart.model.errors import JobError, JobLocked, JobNotFound, ScriptError
 from oxcart.model.flow import OnFailure, Tree
@@ -443,8 +443,8 @@ def _ended(kind: str, op: Op) -> port.Outcome:
     return port.Outcome(port.OutcomeKind(kind), op.args["id"], op.args["token"], -1, op.now)
 
 
-def _retention(job: Retention | None, worker: Any) -> str:
-    return retention_argument(Retention.from_wire(worker) if job is None else job)
+def _retention(job: Retention | None, worker: Any) -> Retention | None:
+    return Retention.from_wire(worker) if job is None else job
 
 
 def _described_scheduler(one: Scheduler) -> dict[str, Any]:

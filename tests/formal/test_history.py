@@ -17,6 +17,7 @@ from oxcart.model.history import Change, Known, attempts, transitions
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
 from oxcart.model.outcome import Cancel, Snooze
+from oxcart.model.retention import REMOVE
 from oxcart.model.state import REPLAY, TRANSITIONS, State, can_move
 from tests.broker.bullmq.test_broker import Q
 from tests.signals import eventually
@@ -217,7 +218,7 @@ class TestTransitions:
 
     async def test_of_a_job_that_is_not_kept_nothing_is_left(self, q: Q, store: redis.Redis) -> None:
         job = await q.active("a", history=True)
-        await q.end(job, retention="0::")
+        await q.end(job, retention=REMOVE)
         assert not store.exists("bull:q:a")
 
     async def test_without_a_history_it_is_inferred(self, q: Q) -> None:

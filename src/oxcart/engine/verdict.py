@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from oxcart.broker.port import LIFETIME_OVER, UNDECODABLE, Code, Outcome, OutcomeKind, retention_argument
+from oxcart.broker.port import LIFETIME_OVER, UNDECODABLE, Code, Outcome, OutcomeKind
 from oxcart.engine.running import RunningJob
 from oxcart.engine.steps import Suspension
 from oxcart.model import payload
@@ -102,7 +102,7 @@ class Verdict:
         self._rand = rand
         self._classifier = classifier or Classifier.default()
         self._strategies = strategies or {}
-        self._retention = retention_argument(remove_on_complete)
+        self._completed = remove_on_complete
         self._failed = remove_on_fail
         self._max_started = max_started
         #: Starts that are never too many.
@@ -126,7 +126,7 @@ class Verdict:
             job.fencing,
             0 if self._clock is None else self._clock(),
             value,
-            retention=self._retention if kept is None else retention_argument(kept),
+            retention=self._completed if kept is None else kept,
             claim=claim,
         )
 
@@ -353,7 +353,7 @@ class Verdict:
             self._time(),
             _text(_cut(reason, LONGEST_REASON)),
             self._stack(job, reason, error),
-            retention_argument(self._failed if kept is None else kept),
+            self._failed if kept is None else kept,
             # Peers compare only ended attempts; if stalls used up the rest, the last ended attempt was the
             # final one.
             attempts=min(options.attempts, ended) if used >= options.attempts else options.attempts,

@@ -17,7 +17,7 @@ from oxcart.broker.memory.broker import Encoded
 from oxcart.broker.memory.parts import MemorySteps
 from oxcart.broker.memory.record import ENDED, Record
 from oxcart.broker.port import Added, Ask, Code, Ended, Outcome, OutcomeKind
-from oxcart.broker.port.steps import WOKEN
+from oxcart.broker.port.steps import SignalCode
 from oxcart.engine.running import RunningJob
 from oxcart.engine.unknown import UnknownNames
 from oxcart.model.errors import JobFailed, OxcartError, ReplyCode, ResultTimeout
@@ -172,7 +172,7 @@ class ModeSteps(MemorySteps):
 
     async def signal(self, job_id: str, signal: str, body: bytes) -> int:
         answer = await super().signal(job_id, signal, body)
-        if answer == WOKEN:
+        if answer == SignalCode.WOKEN:
             await self._mode_broker.run_now(job_id)
         return answer
 

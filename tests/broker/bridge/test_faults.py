@@ -15,6 +15,7 @@ import redis
 from oxcart.broker.bridge import records
 from oxcart.broker.bridge.sweeping import Sweeper
 from oxcart.broker.port import Ask
+from oxcart.model.retention import REMOVE
 from oxcart.model.state import State
 from oxcart.model.target import Abilities, Target
 from tests.broker.bridge.conftest import Desk
@@ -365,7 +366,7 @@ async def test_8_a_dependency_that_is_removed_when_it_completes_has_completed(de
     after = await desk.add(after=[first])
     (job,) = await desk.claim()
     assert job.id == first
-    await desk.end(job, retention="0::")
+    await desk.end(job, retention=REMOVE)
     assert [one.id for one in await desk.claim()] == [after]
     assert [key for key in desk.store.scan_iter() if first in key] == [f"bridge:jobs:status:{first}"]
     assert 0 < desk.store.ttl(f"bridge:jobs:status:{first}") <= 86_400

@@ -22,6 +22,7 @@ from oxcart.model.errors import (
     UnknownDependency,
     WrongState,
 )
+from oxcart.model.retention import REMOVE
 from oxcart.model.state import State
 from oxcart.model.target import Target
 from tests.broker.bridge.conftest import Desk
@@ -100,7 +101,7 @@ async def test_all_keys_of_an_ended_job_go_together(desk: Desk) -> None:
 
 async def test_a_job_that_is_not_kept_leaves_nothing(desk: Desk) -> None:
     job = await desk.active(remove_on_complete=True)
-    await desk.end(job, retention="0::")
+    await desk.end(job, retention=REMOVE)
     assert [key for key in desk.store.scan_iter() if job.id in key] == []
 
 
@@ -465,7 +466,7 @@ async def test_a_server_without_memory_changes_nothing(desk: Desk) -> None:
 @pytest.mark.parametrize("category", ["permanent", "cancelled"])
 async def test_a_job_that_is_removed_when_it_fails_leaves_nothing(desk: Desk, category: str) -> None:
     job = await desk.active()
-    await desk.end(job, "f", value=b"x", category=category, retention="0::")
+    await desk.end(job, "f", value=b"x", category=category, retention=REMOVE)
     assert (await desk.broker().counts())["failed"] == 0
     assert [key for key in desk.store.scan_iter() if job.id in key] == []
 

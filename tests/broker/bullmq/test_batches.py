@@ -16,6 +16,7 @@ from oxcart.broker.bullmq.claimed import BullMQClaim, NewClaim
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, ClaimedJob, Outcome, OutcomeKind
 from oxcart.model.options import JobOptions
+from oxcart.model.retention import REMOVE
 from tests.broker.bullmq.hashes import hash_of
 
 NOW = 1_700_000_000_000
@@ -201,7 +202,7 @@ async def test_every_kind_of_end_in_one_batch(broker: BullMQBroker, store: redis
 
 async def test_retention_differs_within_a_batch(broker: BullMQBroker, store: redis.Redis) -> None:
     jobs = await claimed(broker, 6)
-    await broker.finish([completed(job, retention="0::" if i % 2 else "") for i, job in enumerate(jobs)])
+    await broker.finish([completed(job, retention=REMOVE if i % 2 else None) for i, job in enumerate(jobs)])
     assert store.zrange("bull:q:completed", 0, -1) == [job.id for job in jobs[::2]]
     assert [store.exists(f"bull:q:{job.id}") for job in jobs] == [1, 0, 1, 0, 1, 0]
 

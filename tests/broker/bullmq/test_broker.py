@@ -17,6 +17,7 @@ from oxcart.broker.port import Ask, Claimed, ClaimedJob, Lease, Outcome, Outcome
 from oxcart.model.errors import JobLocked, JobNotFound, ScriptError, WrongState
 from oxcart.model.flow import Tree
 from oxcart.model.options import JobOptions
+from oxcart.model.retention import REMOVE, Retention
 from oxcart.model.schedule import Schedule
 from tests.broker.bullmq.hashes import hash_of
 
@@ -312,9 +313,16 @@ class TestFinish:
 
     @pytest.mark.parametrize(
         ("retention", "left"),
-        [("", 5), ("0::", 0), ("2::", 2), (":60:", 5), (":0:", 0), ("3:60:", 3)],
+        [
+            (None, 5),
+            (REMOVE, 0),
+            (Retention(count=2), 2),
+            (Retention(age=60), 5),
+            (Retention(age=0), 0),
+            (Retention(age=60, count=3), 3),
+        ],
     )
-    async def test_retention(self, q: Q, store: redis.Redis, retention: str, left: int) -> None:
+    async def test_retention(self, q: Q, store: redis.Redis, retention: Retention | None, left: int) -> None:
         for job_id in "abcde":
             await q.add(job_id)
         for job in await q.claim(5):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from oxcart.broker.bullmq import codec
+from oxcart.broker.bullmq.attempts import retention_argument
 from oxcart.broker.ids import new_id
-from oxcart.broker.port import retention_argument
 from oxcart.broker.stored import text_of
 from oxcart.model import history
 from oxcart.model.backoff import Backoff
@@ -210,7 +210,6 @@ class TestRetentionArgument:
     @pytest.mark.parametrize(
         ("kept", "argument"),
         [
-            (None, ""),
             (KEEP, "-1::"),
             (REMOVE, "0::"),
             (Retention(count=5), "5::"),
@@ -221,7 +220,7 @@ class TestRetentionArgument:
             (Retention(limit=3), "-1::"),
         ],
     )
-    def test_table(self, kept: Retention | None, argument: str) -> None:
+    def test_table(self, kept: Retention, argument: str) -> None:
         assert retention_argument(kept) == argument
 
 

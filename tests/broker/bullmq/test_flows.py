@@ -24,6 +24,7 @@ from oxcart.model.errors import (
 )
 from oxcart.model.flow import DependencyCounts, FlowView, OnFailure, Tree
 from oxcart.model.options import JobOptions
+from oxcart.model.retention import REMOVE, Retention
 
 NOW = 1_700_000_000_000
 
@@ -56,7 +57,7 @@ class Two:
         kind: str = "c",
         value: bytes = b"1",
         at: BullMQBroker | None = None,
-        keep: str = "",
+        keep: Retention | None = None,
     ) -> Any:
         outcome = Outcome(OutcomeKind(kind), job.id, job.token, job.starts, self.now, value, b"[]", keep)
         return (await (at or self.q).finish([outcome]))[0][0]
@@ -430,12 +431,12 @@ class TestUnreachableParent:
     """If each finish were refused, the stalled check would recover the child and run it without end."""
 
     @pytest.mark.parametrize("kind", ["c", "f"])
-    @pytest.mark.parametrize("keep", ["", "0::"])
+    @pytest.mark.parametrize("keep", [None, REMOVE])
     @pytest.mark.parametrize(
         "fault", ["no json", "json of another kind", "a set that is none", "a queue that is none"]
     )
     async def test_child_of_an_unreachable_parent_finishes(
-        self, two: Two, store: redis.Redis, kind: str, keep: str, fault: str
+        self, two: Two, store: redis.Redis, kind: str, keep: Retention | None, fault: str
     ) -> None:
         await two.add(tree("top", tree("a"), queue="p"))
         if fault == "no json":

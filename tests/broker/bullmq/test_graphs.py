@@ -20,6 +20,7 @@ from oxcart.model.errors import ChainTooLong, UnknownDependency, ValidationError
 from oxcart.model.flow import OnFailure, Tree
 from oxcart.model.graph import Edge, Existing, Kind, Node
 from oxcart.model.options import JobOptions
+from oxcart.model.retention import REMOVE, Retention
 from oxcart.model.state import State
 from tests.broker.bullmq.test_flows import Two
 
@@ -122,9 +123,9 @@ class TestPropagation:
             ({"category": "cancelled", "attempts": 3}, State.CANCELLED),
         ],
     )
-    @pytest.mark.parametrize("keep", ["", "0::"])
+    @pytest.mark.parametrize("keep", [None, REMOVE])
     async def test_an_end_without_success_goes_down_the_chain(
-        self, two: Graphs, store: redis.Redis, fields: dict[str, Any], state: State, keep: str
+        self, two: Graphs, store: redis.Redis, fields: dict[str, Any], state: State, keep: Retention | None
     ) -> None:
         await two.graph(
             node("a", attempts=fields["attempts"]),
@@ -209,7 +210,7 @@ class TestPropagation:
         await two.graph(node("a"))
         job = await two.claim()
         await two.graph(node("b", after("a")))
-        await two.end(job, keep="0::")
+        await two.end(job, keep=REMOVE)
         assert await two.state("a") == "unknown"
         assert await two.state("b") == "waiting"
 
@@ -225,7 +226,7 @@ class TestPropagation:
             Tree("q", "bull", "n", None, JobOptions.build(job_id="top"), OnFailure.FAIL, (child,))
         )
         await two.graph(node("b", after("child"), queue="p"))
-        await two.run("child", keep="0::")
+        await two.run("child", keep=REMOVE)
         assert await two.state("b", two.p) == "waiting-children"
         assert await two.keepers[two.p].tick() == 1
         assert await two.state("b", two.p) == "waiting"
@@ -301,7 +302,7 @@ class TestRepair:
         )
         self.lose(store)
         await two.run("a", "f")
-        await two.run("b", "f", keep="0::")
+        await two.run("b", "f", keep=REMOVE)
         assert await two.keepers[two.p].repair() == 2
         assert await two.formal("c", two.p) == State.DEAD_LETTER
         assert await two.state("d", two.p) == "waiting"

@@ -12,6 +12,7 @@ from oxcart import Queue
 from oxcart.broker.bullmq import lanes as lanes_module
 from oxcart.broker.port import Outcome, OutcomeKind
 from oxcart.broker.workers import Wakes, WorkerRecord
+from oxcart.model.retention import REMOVE, Retention
 from tests.broker.bullmq.mesh import BIG, EU, GPU, Mesh, age_lanes, q, server_ms
 from tests.servers import ValkeyServer
 
@@ -37,9 +38,9 @@ class TestIds:
         await q.at(GPU).bulk.clean(["completed"], 2**53)
         assert set(store.hkeys("bull:q:ox:ids")) == {"kept"}
 
-    @pytest.mark.parametrize("retention", ["0::", "1::"])
+    @pytest.mark.parametrize("retention", [REMOVE, Retention(count=1)])
     async def test_ids_follow_the_retention_of_their_jobs(
-        self, q: Mesh, store: redis.Redis, retention: str
+        self, q: Mesh, store: redis.Redis, retention: Retention
     ) -> None:
         await q.put(GPU, "a", "b")
         for job in (await q.choose(2, GPU)).jobs:
@@ -47,7 +48,7 @@ class TestIds:
                 OutcomeKind.COMPLETED, job.id, job.token, job.starts, q.clock(), b"1", retention=retention
             )
             assert (await q.at(GPU).finish([outcome]))[0] == [1]
-        assert store.hkeys("bull:q:ox:ids") == ([] if retention == "0::" else ["b"])
+        assert store.hkeys("bull:q:ox:ids") == ([] if retention == REMOVE else ["b"])
 
     async def test_the_note_of_another_lane_stays(self, q: Mesh, store: redis.Redis) -> None:
         await q.put(GPU, "a")

@@ -300,7 +300,7 @@ class TestBase:
         assert (await q.broker.claim(Ask(1))).limited_ms > 0
 
     async def test_type_and_key_limits_cover_all_lanes(self, q: Mesh, store: redis.Redis) -> None:
-        await q.broker.limits.set_bucket("t", "n", 2, 0)
+        await q.broker.limits.set_type("n", 2, 0)
         await q.put(GPU, "g0", "g1")
         await q.put(EU, "e0", "e1")
         await q.put("base", "b0")
@@ -308,7 +308,7 @@ class TestBase:
         (second,) = (await q.choose(1, EU)).jobs
         for lane in (GPU, EU, "base"):
             assert (await q.at(lane).claim(Ask(5))).jobs == []
-        assert await q.broker.limits.usage("t:n") == (2, 3, 0)
+        assert await q.broker.limits.usage_of_type("n") == (2, 3, 0)
         assert await q.broker.states(["g1", "e1", "b0"]) == ["delayed"] * 3
         assert not store.exists(f"bull:q@{GPU}:ox:held", f"bull:q@{GPU}:ox:parked")
         # A finish in any lane admits the job that was held back first, in its own lane.
@@ -323,16 +323,16 @@ class TestBase:
         assert ids(await q.choose(5, GPU, EU, "base")) == ["e1"]
         await q.finish(GPU, [first])
         assert ids(await q.choose(5, GPU, EU, "base")) == ["b0"]
-        assert await q.broker.limits.usage("t:n") == (2, 0, 0)
+        assert await q.broker.limits.usage_of_type("n") == (2, 0, 0)
         await q.put(BIG, "k0", "k1", limit_key="tenant")
-        await q.broker.limits.set_bucket("t", "n", 0, 0)
+        await q.broker.limits.set_type("n", 0, 0)
         assert ids(await q.choose(1, BIG)) == ["k0"]
-        await q.broker.limits.set_bucket("k", "", 1, 0)  # counts the running jobs of lanes
+        await q.broker.limits.set_keys(1, 0)  # counts the running jobs of lanes
         assert (await q.choose(1, BIG)).jobs == []
-        assert await q.broker.limits.usage("k:tenant") == (1, 1, 0)
+        assert await q.broker.limits.usage_of_keys("tenant") == (1, 1, 0)
 
     async def test_broken_lane_loses_no_job_that_a_limit_let_in(self, q: Mesh, store: redis.Redis) -> None:
-        await q.broker.limits.set_bucket("t", "n", 1, 0)
+        await q.broker.limits.set_type("n", 1, 0)
         await q.put(EU, "e0")
         first = await q.choose(1, EU)
         await q.put(GPU, "g1", "g2")

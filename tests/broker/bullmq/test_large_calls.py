@@ -13,6 +13,7 @@ from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, Outcome, OutcomeKind
 from oxcart.model.errors import ScriptError
 from oxcart.model.options import JobOptions
+from oxcart.model.retention import Retention
 
 
 @pytest_asyncio.fixture
@@ -83,7 +84,17 @@ class TestLargeCalls:
         await fill(broker, 1)
         (job,) = (await broker.claim(Ask(count=1))).jobs
         codes, _ = await broker.finish(
-            [Outcome(OutcomeKind.COMPLETED, job.id, job.token, job.starts, 10**12, b"1", retention=":1:-1")]
+            [
+                Outcome(
+                    OutcomeKind.COMPLETED,
+                    job.id,
+                    job.token,
+                    job.starts,
+                    10**12,
+                    b"1",
+                    retention=Retention(age=1, limit=-1),
+                )
+            ]
         )
         assert codes == [1]
         assert store.zcard("bull:q:completed") == 8001

@@ -14,6 +14,7 @@ from oxcart.broker.memory import MemoryBroker, MemoryServer
 from oxcart.broker.port import Ask, ClaimedJob, Outage, Outcome, OutcomeKind
 from oxcart.model.errors import JobFailed, NotSupported, OxcartError, ValidationError
 from oxcart.model.options import JobOptions
+from oxcart.model.retention import Retention
 from oxcart.model.state import State
 from tests.signals import eventually
 
@@ -54,7 +55,7 @@ class Place:
     async def run(self, **options: Any) -> str:
         job_id = await self.add(**options)
         (job,) = await self.claim()
-        await self.end(job, retention=options.get("retention", ""))
+        await self.end(job, retention=options.get("retention"))
         return job_id
 
 
@@ -137,13 +138,13 @@ async def test_retention_keeps_a_number_and_an_age(place: Place) -> None:
     for _ in range(4):
         ids.append(await place.add())
         (job,) = await place.claim()
-        await place.end(job, retention="2::")
+        await place.end(job, retention=Retention(count=2))
         place.clock.ms += 1000
     assert [job.id for job in await place.broker.page("completed", 0, 9, oldest=True)] == ids[2:]
     place.clock.ms += 60_000
     last = await place.add()
     (job,) = await place.claim()
-    await place.end(job, retention=":60:")
+    await place.end(job, retention=Retention(age=60))
     assert [job.id for job in await place.broker.page("completed", 0, 9)] == [last]
 
 

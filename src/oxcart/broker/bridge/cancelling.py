@@ -12,7 +12,7 @@ from oxcart.broker.bridge.part import TypePart
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.port import Code
 from oxcart.broker.port.parts import Cancelling
-from oxcart.broker.port.results import ASKED, CANCELLED, Cancelled
+from oxcart.broker.port.results import CancelCode, Cancelled
 from oxcart.broker.progress import OnProgress, Progress, silent
 from oxcart.model.errors import ReplyCode
 from oxcart.model.filter import JobFilter
@@ -63,8 +63,8 @@ class TypeCancelling(TypePart, Cancelling):
                 found.ids += fit
                 if not dry_run:
                     codes = await self.cancel(fit, reason, force=force)
-                    found.cancelled += codes.count(CANCELLED)
-                    found.asked += codes.count(ASKED)
+                    found.cancelled += codes.count(CancelCode.CANCELLED)
+                    found.asked += codes.count(CancelCode.ASKED)
                     found.refused += sum(isinstance(code, int) and code < 0 for code in codes)
                 progress(Progress(state, min(start + STEP, len(ids)), len(ids)))
                 if limit is not None and found.matched >= limit:

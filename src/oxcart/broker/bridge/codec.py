@@ -39,6 +39,7 @@ from oxcart.model.errors import PayloadError, ValidationError
 from oxcart.model.names import check_job_name
 from oxcart.model.options import JobOptions
 from oxcart.model.priority import Priority
+from oxcart.model.retention import Retention
 from oxcart.model.state import formal_state
 from oxcart.model.target import Target
 
@@ -240,14 +241,13 @@ def priority_of(given: int, *, formal: bool = False) -> int:
     return given
 
 
-def retention_seconds(argument: str) -> int:
-    """Returns for how many seconds the keys of an ended job stay, from an outcome's argument; 0 for none."""
-    if not argument:
+def retention_seconds(kept: Retention | None) -> int:
+    """Returns for how many seconds the keys of an ended job stay; 0 for none."""
+    if kept is None:
         return KEPT
-    count, age, _ = (argument + "::").split(":", 2)
-    if count == "0":
+    if kept.count == 0:
         return 0
-    return min(int(age), KEPT) if age else KEPT
+    return KEPT if kept.age is None else min(kept.age, KEPT)
 
 
 def result_of(value: bytes) -> bytes:

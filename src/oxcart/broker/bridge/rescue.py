@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Container, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from oxcart.broker.bridge import records
 from oxcart.broker.bridge.bulk import remove
@@ -108,9 +108,9 @@ class Rescuer:
             "ZRANGEBYSCORE", self._broker.keys.missing(), "-inf", before, "LIMIT", 0, FEW
         )
         back: list[str] = []
-        async for job_id, _, code in _rescue(self._broker, ids, counts=True):
-            if code > 0:
-                back.append(job_id)
+        async for one in _rescue(self._broker, ids, counts=True):
+            if one.is_back:
+                back.append(one.id)
         if back:
             log.warning(
                 "namespace %s: brought back %d lost jobs: %s",
@@ -138,6 +138,34 @@ class TypeRescue(TypePart, Rescue):
             for one, code in zip(ids, await remove(self._broker, ids), strict=True)
             if code == ReplyCode.DONE
         ]
+
+
+class _Suspect(NamedTuple):
+    """A job that may be lost, and the judgement of ``lua/rescue.lua``."""
+
+    raw: bytes
+    type: str
+    code: int
+
+    @property
+    def id(self) -> str:
+        """The job's id as text."""
+        return text(self.raw)
+
+    @property
+    def is_back(self) -> bool:
+        """Whether the job was lost and is in a list again."""
+        return self.code >= ReplyCode.DONE
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether a worker may still run the job."""
+        return self.code == ReplyCode.LEASE_GONE
+
+    @property
+    def losses(self) -> int:
+        """How often a running job was lost within a day; 0 for a job that waited."""
+        return max(0, self.code - ReplyCode.DONE)
 
 
 async def rescue(
@@ -181,12 +209,12 @@ async def rescue(
         await _drop_entries(broker)
     if suspects:
         await asyncio.sleep(SECOND_LOOK)
-    async for job_id, job_type, code in _rescue(broker, suspects, wanted=wanted, dry_run=dry_run):
-        of_type = found.setdefault(job_type, Rescued())
-        if code > 0:
-            of_type.rescued.append(job_id)
-        elif code == ReplyCode.LEASE_GONE:
-            of_type.leased.append(job_id)
+    async for one in _rescue(broker, suspects, wanted=wanted, dry_run=dry_run):
+        of_type = found.setdefault(one.type, Rescued())
+        if one.is_back:
+            of_type.rescued.append(one.id)
+        elif one.is_leased:
+            of_type.leased.append(one.id)
     return dict(sorted(found.items()))
 
 
@@ -197,8 +225,8 @@ async def _rescue(
     wanted: Iterable[str] = (),
     dry_run: bool = False,
     counts: bool = False,
-) -> AsyncIterator[tuple[str, str, int]]:
-    """Asks the script about suspects, and recovers those that ran: yields id, type and code of each.
+) -> AsyncIterator[_Suspect]:
+    """Asks the script about suspects, and recovers those that ran.
 
     Args:
         broker: Any broker of the namespace.
@@ -227,11 +255,14 @@ async def _rescue(
             continue
         args = [part for job in asked for part in job]
         codes = await caller.once(load("rescue"), keys.waiting(), "1" if dry_run else "", *args, patient=True)
-        ran = {one: code - 1 for (one, _, _), code in zip(asked, codes, strict=True) if code > 1}
+        judged = [
+            _Suspect(raw, job_type, code) for (raw, job_type, _), code in zip(asked, codes, strict=True)
+        ]
+        ran = {one.raw: one.losses for one in judged if one.losses}
         if ran:
             await broker.take_back(list(ran), ran if counts else None)
-        for (one, job_type, _), code in zip(asked, codes, strict=True):
-            yield text(one), job_type, code
+        for suspect in judged:
+            yield suspect
 
 
 async def _scan(broker: BridgeBroker, cursor: bytes) -> tuple[bytes, list[bytes]]:

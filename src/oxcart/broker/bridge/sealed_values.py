@@ -12,11 +12,12 @@ from oxcart.broker.bridge.part import TypePart
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.discovery import glob_escape, scan_keys
 from oxcart.broker.keyring import SEALED, Purpose, sealed_as
-from oxcart.broker.port.parts import SealedValues, StoredValue
+from oxcart.broker.port.parts import SealedValues, StoredIn, StoredValue
 from oxcart.broker.progress import OnProgress
 from oxcart.broker.replies import pairs
 from oxcart.broker.sealed_steps import sealed_parts
 from oxcart.broker.sealing import Sealer, data_of
+from oxcart.model.errors import ReplyCode
 
 if TYPE_CHECKING:
     from oxcart.broker.bridge.broker import BridgeBroker
@@ -39,16 +40,16 @@ class TypeSealedValues(TypePart, SealedValues):
         args: list[bytes | str] = []
         codes: list[int] = []
         for value, new in batch:
-            if value.kind == "r":
+            if value.place is StoredIn.RECORD:
                 at = records.attempts_at(new)
                 codes.append(
                     await caller.once(load("replace_record"), first, value.key, value.stored, new, at)
                 )
             else:
-                args += (value.kind, value.key, value.field, value.stored, new)
+                args += (value.place, value.key, value.field, value.stored, new)
         if args:
             codes += await caller.again(load("reseal"), first, *args)
-        return sum(code == 1 for code in codes)
+        return sum(code == ReplyCode.DONE for code in codes)
 
 
 async def _of_records(broker: BridgeBroker, sealer: Sealer, ids: Sequence[str]) -> list[StoredValue]:
@@ -70,7 +71,9 @@ async def _of_records(broker: BridgeBroker, sealer: Sealer, ids: Sequence[str]) 
         elif record.payload.startswith(SEALED) and sealed_as(record.payload) == "schedule":
             purpose, bound = "schedule", str(record.ox.get("schedule", one))
         bond = sealer.bond(purpose, bound)
-        found.append(StoredValue(record.payload, bond, one, raw, kind="r", put=_into(raw, "payload")))
+        found.append(
+            StoredValue(record.payload, bond, one, raw, place=StoredIn.RECORD, put=_into(raw, "payload"))
+        )
         for key, purpose, held in (
             (keys.result(one), "result", result),
             (keys.progress(one), "progress", progress),
@@ -79,7 +82,12 @@ async def _of_records(broker: BridgeBroker, sealer: Sealer, ids: Sequence[str]) 
             if inner.startswith(SEALED):
                 found.append(
                     StoredValue(
-                        inner, sealer.bond(purpose, one), key, held, kind="s", put=_into(held, "data")
+                        inner,
+                        sealer.bond(purpose, one),
+                        key,
+                        held,
+                        place=StoredIn.STRING,
+                        put=_into(held, "data"),
                     )
                 )
         run = pairs(flat)

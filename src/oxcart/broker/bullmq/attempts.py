@@ -13,6 +13,7 @@ from oxcart.broker.bullmq.codec import read_options
 from oxcart.broker.faults import DIGITS, fault_in
 from oxcart.broker.port import Ask, Claimed, ClaimedJob, Outcome, OutcomeKind
 from oxcart.broker.stored import count_of
+from oxcart.model.retention import Retention
 
 #: How much of a token separates the values of a claimed job; also in ``lua/parts/claiming.lua``.
 NONCE = 12
@@ -56,7 +57,10 @@ def end_args(outcomes: Sequence[Outcome], metrics: int, version: str = "") -> li
         kind = o.kind
         if o.category:
             failures += (number, o.category, o.code)
-        more = ("L" if o.lifo else "") if kind == retry else o.retention
+        if kind == retry:
+            more = "L" if o.lifo else ""
+        else:
+            more = "" if o.retention is None else retention_argument(o.retention)
         earlier = o.claim.earlier if isinstance(o.claim, BullMQClaim) and kind in ended else -1
         shared = (kind, o.token, o.at_ms, more, earlier)
         if shared != group:
@@ -80,6 +84,16 @@ def end_args(outcomes: Sequence[Outcome], metrics: int, version: str = "") -> li
     if version:
         args += (0, version, "")
     return args
+
+
+def retention_argument(kept: Retention) -> str:
+    """Returns a retention as ``lua/finish.lua`` reads it: ``count:age:limit``, or ``-1::`` for all jobs."""
+    count = "" if kept.count is None or kept.count < 0 else str(kept.count)
+    if count == "0":
+        return "0::"
+    if not count and kept.age is None:
+        return "-1::"
+    return f"{count}:{'' if kept.age is None else kept.age}:{'' if kept.limit is None else kept.limit}"
 
 
 def read_claim(answer: Any, token: str) -> Claimed:

@@ -9,6 +9,7 @@ producer does not keep it from ending.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from enum import IntEnum
 from typing import TYPE_CHECKING, Literal
 
 from oxcart.broker.bullmq import strays
@@ -49,6 +50,17 @@ _EVERYTHING = (
 
 #: Runs an operation on one queue, for at most so many jobs; returns how many.
 _Step = Callable[["BullMQBroker", int | None, OnProgress], Awaitable[int]]
+
+
+class _Left(IntEnum):
+    """What ``lua/obliterate.lua`` leaves of a queue."""
+
+    NOTHING = 0
+    SCHEDULES = 1
+    #: Jobs were added meanwhile.
+    JOBS = 2
+    #: Everything, because another client resumed the queue.
+    NOT_PAUSED = -1
 
 
 class QueueBulk(QueuePart, Bulk):
@@ -219,15 +231,15 @@ async def _obliterate(broker: BullMQBroker, force: bool, progress: OnProgress) -
         await strays.settle_gates(broker)
         if broker.lane is None:
             await strays.remove_strays(broker)
-        code = 1
-        while code == 1:
+        code = _Left.SCHEDULES
+        while code == _Left.SCHEDULES:
             code, _ = await broker.caller.once(load("obliterate"), broker.keys.meta(), STEP)
-        if code == 0:
+        if code == _Left.NOTHING:
             if broker.lane is None:
                 await broker.lanes.forget()
                 await broker.caller.forget()
             return done
-        if code == -1:  # another client resumed it meanwhile
+        if code == _Left.NOT_PAUSED:
             await broker.pause()
 
 

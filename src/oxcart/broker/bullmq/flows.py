@@ -21,7 +21,7 @@ from oxcart.broker.replies import pairs, text
 from oxcart.broker.sealing import Sealer
 from oxcart.broker.slots import has_tag
 from oxcart.model import payload
-from oxcart.model.errors import CrossSlotError, PayloadError, ValidationError, error_for_code
+from oxcart.model.errors import CrossSlotError, PayloadError, ReplyCode, ValidationError, error_for_code
 from oxcart.model.flow import (
     Child,
     DependencyCounts,
@@ -218,7 +218,7 @@ async def _add(
     )
     if status < 0:
         raise error_for_code(status, text(detail), "add_flow")
-    if status == 0:
+    if status == ReplyCode.NOTHING_TO_DO:
         top = placed[0].tree
         return [AddedTree(top.queue, text(detail), top.name, False)]
     return _answered(placed, ids, detail)
@@ -231,7 +231,11 @@ def _answered(placed: Sequence[Placed], ids: list[str], codes: list[int]) -> lis
         one = placed[number]
         children = below.pop(number, [])
         found = AddedTree(
-            one.tree.queue, ids[number], one.tree.name, codes[number] == 1, tuple(reversed(children))
+            one.tree.queue,
+            ids[number],
+            one.tree.name,
+            codes[number] == ReplyCode.DONE,
+            tuple(reversed(children)),
         )
         below.setdefault(one.parent, []).append(found)
     return list(reversed(below[-1]))

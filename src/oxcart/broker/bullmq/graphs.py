@@ -17,7 +17,7 @@ from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.port.flows import Graphs
 from oxcart.broker.port.results import AddedNode
 from oxcart.broker.replies import text
-from oxcart.model.errors import CrossSlotError, ValidationError, error_for_code
+from oxcart.model.errors import CrossSlotError, ReplyCode, ValidationError, error_for_code
 from oxcart.model.graph import Existing, Kind, Node, arrange
 from oxcart.model.names import HIDDEN
 from oxcart.model.target import split_lane
@@ -91,7 +91,7 @@ class QueueGraphs(QueuePart, Graphs):
 def _added(job_id: str, code: Any) -> AddedNode:
     if isinstance(code, list):  # the job that owns its idempotency key
         return AddedNode(text(code[0]), created=False, duplicate=True)
-    return AddedNode(job_id, created=code == 1)
+    return AddedNode(job_id, created=code == ReplyCode.DONE)
 
 
 class _Queues:

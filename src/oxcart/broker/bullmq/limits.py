@@ -21,6 +21,17 @@ if TYPE_CHECKING:
 HELD = 9_007_199_254_740_991
 
 
+#: Kinds of buckets in keys and arguments of scripts.
+_TYPE, _KEY = "t", "k"
+
+
+class _Rules(msgspec.Struct):
+    """The limits per type and key as ``ox:limits`` has them."""
+
+    t: dict[str, tuple[int, int]] = {}
+    k: tuple[int, int] = (0, 0)
+
+
 class QueueLimits(Limits):
     """The limits of one queue."""
 
@@ -64,21 +75,35 @@ class QueueLimits(Limits):
 
     # -- per type and key
 
-    async def set_bucket(self, kind: str, name: str, concurrent: int, per_minute: int) -> None:
+    async def set_type(self, name: str, concurrent: int, per_minute: int) -> None:
+        await self._set(_TYPE, name, concurrent, per_minute)
+
+    async def set_keys(self, concurrent: int, per_minute: int) -> None:
+        await self._set(_KEY, "", concurrent, per_minute)
+
+    async def _set(self, kind: str, name: str, concurrent: int, per_minute: int) -> None:
         args = (kind, name, concurrent, per_minute, self._broker.clock.argument)
         await self._caller.again(load("limit"), self._keys.meta(), *args)
 
     async def rules(self) -> LimitRules:
         raw = await self._caller.command("HGET", self._keys.meta(), "ox:limits")
         try:
-            return LimitRules() if raw is None else msgspec.json.decode(raw, type=LimitRules)
+            stored = _Rules() if raw is None else msgspec.json.decode(raw, type=_Rules)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             return LimitRules()
+        return LimitRules(stored.t, stored.k)
 
-    async def usage(self, bucket: str) -> tuple[int, int, int]:
-        first, last = f"[{bucket}\n", f"({bucket}\x0b"
-        if bucket.endswith("*"):
-            first, last = f"[{bucket[:-1]}", f"({bucket[:-2]};"
+    async def usage_of_type(self, name: str) -> tuple[int, int, int]:
+        return await self._usage(f"{_TYPE}:{name}")
+
+    async def usage_of_keys(self, key: str | None) -> tuple[int, int, int]:
+        if key is not None:
+            return await self._usage(f"{_KEY}:{key}")
+        running, parked, _ = await self._usage(_KEY, f"[{_KEY}:", f"({_KEY};")
+        return running, parked, 0
+
+    async def _usage(self, bucket: str, first: str = "", last: str = "") -> tuple[int, int, int]:
+        first, last = first or f"[{bucket}\n", last or f"({bucket}\x0b"
         running, parked, started = await self._caller.pipeline(
             [
                 ("ZLEXCOUNT", self._keys.held(), first, last),

@@ -17,7 +17,14 @@ from oxcart.broker.port.schedules import Schedules
 from oxcart.broker.replies import pairs, texts
 from oxcart.broker.stored import count_of
 from oxcart.model import payload
-from oxcart.model.errors import OxcartError, PayloadError, ScriptError, ValidationError, error_for_code
+from oxcart.model.errors import (
+    OxcartError,
+    PayloadError,
+    ReplyCode,
+    ScriptError,
+    ValidationError,
+    error_for_code,
+)
 from oxcart.model.options import JobOptions
 from oxcart.model.schedule import (
     PAUSED_MS,
@@ -208,7 +215,7 @@ class QueueSchedules(Schedules):
         )
         if answer < 0:
             raise error_for_code(answer, f"repeat:{schedule_id}:{_argument(run.at_ms)}", "resume_scheduler")
-        return answer == 1
+        return answer == ReplyCode.DONE
 
     async def get(self, schedule_id: str) -> Scheduler | None:
         score, flat = await self._caller.pipeline(

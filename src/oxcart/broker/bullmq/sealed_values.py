@@ -18,6 +18,7 @@ from oxcart.broker.replies import text
 from oxcart.broker.sealed_steps import sealed_parts
 from oxcart.broker.sealing import Sealer, schedule_of
 from oxcart.broker.stored import FIELD_SIGNALS, FIELD_STEP
+from oxcart.model.errors import ReplyCode
 from oxcart.model.names import HIDDEN
 from oxcart.model.target import base_of
 
@@ -52,7 +53,7 @@ class QueueSealedValues(QueuePart, SealedValues):
         for value, new in batch:
             args += ("h", value.key, value.field, value.stored, new)
         codes = await self._broker.caller.again(load("reseal"), self._broker.keys.meta(), *args)
-        return sum(code == 1 for code in codes)
+        return sum(code == ReplyCode.DONE for code in codes)
 
 
 async def _own(broker: BullMQBroker, keys: Sequence[str]) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ import msgspec
 from oxcart.broker.memory.record import ENDED, READY
 from oxcart.broker.port.parts import DeadLetters, Logs, Updates
 from oxcart.broker.port.results import DeadDone, DeadVerb, DeadWork
-from oxcart.broker.port.steps import STORED, WOKEN, Steps, check_signal_room
+from oxcart.broker.port.steps import SignalCode, Steps, check_signal_room
 from oxcart.broker.progress import Progress
 from oxcart.broker.workers import LIFE, Wakes, WorkerRecord, WorkerRegistry
 from oxcart.model.errors import ReplyCode, error_for_code
@@ -154,10 +154,10 @@ class MemorySteps(Steps):
                 return check_signal_room(0, job_id)
             job.signals.append((signal, body))
             if job.state != "delayed" or job.waits != signal:
-                return STORED
+                return SignalCode.STORED
             job.delay = 0
             broker.store.make_ready(job, broker.clock())
-            return WOKEN
+            return SignalCode.WOKEN
 
 
 class MemoryRegistry(WorkerRegistry):

@@ -15,6 +15,7 @@ from oxcart.broker.memory.signal import Signal
 from oxcart.broker.port.streams import Entry
 from oxcart.broker.workers import WorkerRecord
 from oxcart.model.errors import ReplyCode, error_for_code
+from oxcart.model.retention import Retention
 
 #: Events that are kept.
 EVENTS = 10_000
@@ -130,14 +131,14 @@ class Store:
         record.token, record.lease_ms = token, now + lock_ms
         self.emit(now, "active", record.id, prev="waiting")
 
-    def end(self, record: Record, state: str, at_ms: int, retention: str = "") -> None:
+    def end(self, record: Record, state: str, at_ms: int, retention: Retention | None = None) -> None:
         """Ends a job, and applies its retention to it and to jobs that ended before.
 
         Args:
             record: The job.
             state: ``completed`` or ``failed``.
             at_ms: When it ended.
-            retention: As in ``Outcome``.
+            retention: Which ended jobs to keep; None for all.
         """
         self._active.pop(record.id, None)
         previous, record.state = record.state, state
@@ -146,20 +147,21 @@ class Store:
         value = record.result if state == "completed" else (record.reason or "").encode()
         field = "returnvalue" if state == "completed" else "failedReason"
         self.emit(at_ms, state, record.id, **{field: value or b""}, prev=previous)
-        if retention not in ("", "-1::"):
-            self._retain(record, *retention.split(":"))
+        if retention is not None:
+            self._retain(record, retention)
 
-    def _retain(self, record: Record, count: str, age: str, limit: str) -> None:
-        if count == "0":
+    def _retain(self, record: Record, retention: Retention) -> None:
+        count, age = retention.count, retention.age
+        if count == 0:
             del self.records[record.id]
             return
         kept = self.of_state(record.state)
         old: list[Record] = []
-        if age:
-            before = record.place[0] - int(age) * 1000
-            old = [one for one in kept if one.place[0] <= before][: int(limit) if limit else None]
-        if count:
-            old += kept[len(old) : max(len(old), len(kept) - int(count))]
+        if age is not None:
+            before = record.place[0] - age * 1000
+            old = [one for one in kept if one.place[0] <= before][: retention.limit]
+        if count is not None and count > 0:
+            old += kept[len(old) : max(len(old), len(kept) - count)]
         for one in old:
             del self.records[one.id]
 

@@ -63,7 +63,7 @@ class SpreadLimits(SpreadPart, Limits):
         for total, field in ((concurrency, "concurrency"), (rate, "rate")):
             if total is not None:
                 shares(total, layout, field)
-        for name, (concurrent, per_minute) in rules.t.items():
+        for name, (concurrent, per_minute) in rules.types.items():
             for total in (concurrent, per_minute):
                 if total:
                     shares(total, layout, f"limit of type {name}")
@@ -73,11 +73,11 @@ class SpreadLimits(SpreadPart, Limits):
             per_ms = next(one[1] for one in rates if one is not None)
             most = [None if one is None else one[0] for one in rates]
             await self._divide(rate, most, lambda one, own: one.limits.set_rate(own, per_ms), layout)
-        for name, rule in rules.t.items():
+        for name, rule in rules.types.items():
             await self._set_type(name, *rule, layout)
-        if any(rules.k):
+        if any(rules.keys):
             for number in range(layout.served):
-                await self._spread.broker(number).limits.set_bucket("k", "", *rules.k)
+                await self._spread.broker(number).limits.set_keys(*rules.keys)
 
     async def set_concurrency(self, most: int) -> int:
         present = await self._spread.each(lambda one: one.limits.concurrency())
@@ -115,12 +115,13 @@ class SpreadLimits(SpreadPart, Limits):
     async def wait_ms(self, most: int | None = None) -> int:
         return min(await self._spread.each(lambda one: one.limits.wait_ms(most)))
 
-    async def set_bucket(self, kind: str, name: str, concurrent: int, per_minute: int) -> None:
-        if kind == "t":
-            await self._spread.refresh()
-            await self._set_type(name, concurrent, per_minute, self._spread.layout)
-        else:  # jobs of one key share a partition
-            await self._spread.each(lambda one: one.limits.set_bucket(kind, name, concurrent, per_minute))
+    async def set_type(self, name: str, concurrent: int, per_minute: int) -> None:
+        await self._spread.refresh()
+        await self._set_type(name, concurrent, per_minute, self._spread.layout)
+
+    async def set_keys(self, concurrent: int, per_minute: int) -> None:
+        # Jobs of one key share a partition.
+        await self._spread.each(lambda one: one.limits.set_keys(concurrent, per_minute))
 
     async def _set_type(self, name: str, concurrent: int, per_minute: int, layout: Layout) -> None:
         none = [0] * layout.served
@@ -128,21 +129,27 @@ class SpreadLimits(SpreadPart, Limits):
         starts = shares(per_minute, layout, "per_minute") if per_minute else none
         for number in range(layout.served):
             limits = self._spread.broker(number).limits
-            await limits.set_bucket("t", name, at_once[number], starts[number])
+            await limits.set_type(name, at_once[number], starts[number])
 
     async def rules(self) -> LimitRules:
         parts = await self._spread.each(lambda one: one.limits.rules())
         types: dict[str, tuple[int, int]] = {}
         for part in parts:
-            for name, (concurrent, per_minute) in part.t.items():
+            for name, (concurrent, per_minute) in part.types.items():
                 before = types.get(name, (0, 0))
                 types[name] = before[0] + concurrent, before[1] + per_minute
-        return LimitRules(types, parts[0].k)
+        return LimitRules(types, parts[0].keys)
 
-    async def usage(self, bucket: str) -> tuple[int, int, int]:
-        parts = await self._spread.each(lambda one: one.limits.usage(bucket))
-        running, held_back, started = map(sum, zip(*parts, strict=True))
-        return running, held_back, started
+    async def usage_of_type(self, name: str) -> tuple[int, int, int]:
+        return _sums(await self._spread.each(lambda one: one.limits.usage_of_type(name)))
+
+    async def usage_of_keys(self, key: str | None) -> tuple[int, int, int]:
+        return _sums(await self._spread.each(lambda one: one.limits.usage_of_keys(key)))
+
+
+def _sums(parts: Sequence[tuple[int, int, int]]) -> tuple[int, int, int]:
+    running, held_back, started = map(sum, zip(*parts, strict=True))
+    return running, held_back, started
 
 
 def _total(present: Sequence[int | None]) -> int | None:

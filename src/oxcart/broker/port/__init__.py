@@ -26,7 +26,6 @@ from oxcart.broker.port.values import (
     Outage,
     Outcome,
     Recovered,
-    retention_argument,
 )
 
 __all__ = [
@@ -49,5 +48,4 @@ __all__ = [
     "QueueKeys",
     "Recovered",
     "ServedBroker",
-    "retention_argument",
 ]

@@ -7,6 +7,7 @@ feature.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import msgspec
@@ -217,17 +218,20 @@ class Limits(Protocol):
             most: The limit of a worker, for a queue without its own.
         """
 
-    async def set_bucket(self, kind: str, name: str, concurrent: int, per_minute: int) -> None:
-        """Limits a type (kind ``t``) or every key (kind ``k``); two zeros remove the limit."""
+    async def set_type(self, name: str, concurrent: int, per_minute: int) -> None:
+        """Limits a type; two zeros remove the limit."""
+
+    async def set_keys(self, concurrent: int, per_minute: int) -> None:
+        """Limits every key; two zeros remove the limit."""
 
     async def rules(self) -> LimitRules:
         """Returns the limits per type and key."""
 
-    async def usage(self, bucket: str) -> tuple[int, int, int]:
-        """Returns how many jobs of a bucket run, are held back, and started in the present minute.
+    async def usage_of_type(self, name: str) -> tuple[int, int, int]:
+        """Returns how many jobs of a type run, are held back, and started in the present minute."""
 
-        A bucket that ends with ``*`` means all that begin so; their starts are not counted.
-        """
+    async def usage_of_keys(self, key: str | None) -> tuple[int, int, int]:
+        """Returns the same of one key, or of all keys together, whose starts are not counted."""
 
 
 class Gates(Protocol):
@@ -367,16 +371,26 @@ class Metrics(Protocol):
         """
 
 
+class StoredIn(StrEnum):
+    """Where a value is stored; the value is the letter that scripts read."""
+
+    #: A field of a hash.
+    HASH = "h"
+    STRING = "s"
+    #: A job's record on Bridge.
+    RECORD = "r"
+
+
 class StoredValue(msgspec.Struct):
     """A stored value that a key ring may seal, and where it is.
 
     Attributes:
         raw: The value, sealed or plain.
         bond: The context that it is bound to.
-        key: The key that holds it; with the kind ``r`` the job's id.
+        key: The key that holds it; in a record the job's id.
         stored: The whole content of the key or field.
         field: The field of a hash.
-        kind: ``h`` in a hash, ``s`` a string, ``r`` in a job's record on Bridge.
+        place: Where it is stored.
         put: Puts a new value into the content; None if the value is all of it.
     """
 
@@ -385,7 +399,7 @@ class StoredValue(msgspec.Struct):
     key: str
     stored: bytes
     field: bytes = b""
-    kind: Literal["h", "s", "r"] = "h"
+    place: StoredIn = StoredIn.HASH
     put: Callable[[bytes], bytes] | None = None
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Literal
 
 import msgspec
 
 from oxcart.broker.progress import OnProgress, silent
 from oxcart.model.filter import JobFilter
-
-#: Codes of a cancelled job: it has ended, or its worker was asked to end it.
-CANCELLED, ASKED = 1, 2
 
 #: What to do with dead letters.
 DeadVerb = Literal["list", "replay", "purge"]
@@ -47,6 +44,15 @@ class AddedTree(msgspec.Struct, frozen=True):
     name: str
     created: bool
     children: tuple[AddedTree, ...] = ()
+
+
+class CancelCode(IntEnum):
+    """What a script did to cancel a job. A refusal is a negative `ReplyCode`."""
+
+    #: The job has ended.
+    CANCELLED = 1
+    #: Its worker was asked to end it.
+    ASKED = 2
 
 
 class Cancellation(StrEnum):
@@ -118,12 +124,12 @@ class LimitRules(msgspec.Struct, frozen=True):
     """The limits per type and key: how many jobs at once and per minute, 0 for unlimited.
 
     Attributes:
-        t: By type.
-        k: Of every key.
+        types: By type.
+        keys: Of every key.
     """
 
-    t: dict[str, tuple[int, int]] = {}
-    k: tuple[int, int] = (0, 0)
+    types: dict[str, tuple[int, int]] = {}
+    keys: tuple[int, int] = (0, 0)
 
 
 class GroupSettings(msgspec.Struct, frozen=True):

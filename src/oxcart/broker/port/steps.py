@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Protocol
 
 from oxcart.model.steps import MOST_SIGNAL_BYTES, StepError
 
-#: The answers of ``signal``.
-STORED, WOKEN = 1, 2
+
+class SignalCode(IntEnum):
+    """What a script did with a signal. A refusal is a negative `ReplyCode`."""
+
+    #: Too many bytes of signals wait for the job.
+    NO_ROOM = 0
+    STORED = 1
+    #: The job waited for it, and was woken.
+    WOKEN = 2
 
 
 class Steps(Protocol):
@@ -41,7 +49,7 @@ class Steps(Protocol):
         """
 
     async def signal(self, job_id: str, signal: str, body: bytes) -> int:
-        """Stores a signal for a job, and wakes the job if it waits for it: `STORED` or `WOKEN`.
+        """Stores a signal for a job, and wakes the job if it waits for it: ``STORED`` or ``WOKEN``.
 
         Raises:
             JobNotFound: There is no such job.
@@ -56,7 +64,7 @@ def check_signal_room(code: int, job_id: str) -> int:
     Raises:
         StepError: Too many bytes of signals wait for the job.
     """
-    if code == 0:
+    if code == SignalCode.NO_ROOM:
         bound = f"at most {MOST_SIGNAL_BYTES} bytes of signals that a job has not received"
         raise StepError("signals", bound, job_id)
     return code

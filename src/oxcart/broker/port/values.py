@@ -100,8 +100,7 @@ class Outcome(msgspec.Struct):
         at_ms: When it ended; 0 for the server's time of the call, which ``finish`` sets here.
         value: Completed: the result as JSON. Otherwise the reason, as text; empty keeps the old one.
         stack: The stack traces as a JSON list.
-        retention: Which finished jobs to keep: ``""`` as the queue does, ``-1::`` all, or
-            ``count:age:limit``.
+        retention: Which finished jobs to keep; None for the queue's own retention.
         attempts: Failed: how many attempts the job had.
         category: Failed or to be retried: why, as one of the model's categories.
         code: Failed or to be retried: the application's own word for the kind of failure.
@@ -125,7 +124,7 @@ class Outcome(msgspec.Struct):
     at_ms: int = 0
     value: bytes = b""
     stack: bytes = b""
-    retention: str = ""
+    retention: Retention | None = None
     attempts: int = 0
     category: str = ""
     code: str = ""
@@ -140,18 +139,6 @@ class Outcome(msgspec.Struct):
 
     def __repr__(self) -> str:
         return masked(self, "value", "stack")
-
-
-def retention_argument(kept: Retention | None) -> str:
-    """Returns a retention as an `Outcome` has it."""
-    if kept is None:
-        return ""
-    count = "" if kept.count is None or kept.count < 0 else str(kept.count)
-    if count == "0":
-        return "0::"
-    if not count and kept.age is None:
-        return "-1::"
-    return f"{count}:{'' if kept.age is None else kept.age}:{'' if kept.limit is None else kept.limit}"
 
 
 class Lease(msgspec.Struct, frozen=True):
