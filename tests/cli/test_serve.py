@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -96,5 +97,67 @@ def test_tokens_come_from_a_file_or_the_environment(start: Start, tmp_path: Path
     ],
 )
 def test_wrong_usage_is_named(ox: Commands, arguments: list[str], words: str) -> None:
+    ended = ox("serve", "--port", "0", *arguments)
+    assert (ended.code, words in ended.err) == (2, True), ended
+
+
+APP = """
+from oxcart import Queue
+from oxcart.sync import Queue as SyncQueue
+
+mails = Queue("mails", prefix="own", attempts=7)
+events = Queue("events", partitions=4)
+video = Queue("video", protocol="bridge", namespace="studio")
+jobs = SyncQueue("jobs", priorities="formal")
+remote = Queue("far", url="http://127.0.0.1:9")
+all = [mails, events, video, jobs]
+"""
+
+
+def test_serves_the_queues_of_an_application_as_it_makes_them(
+    ox: Commands, start: Start, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    program = start("serve", "--port", "0", "--app", "shop:all")
+    with httpx.Client(base_url=address(program), timeout=60) as client:
+        made = {
+            name: [client.post("/api/v1/jobs", json={"type": "t", "queue": name}).json() for _ in range(12)]
+            for name in ("mails", "events", "video", "jobs")
+        }
+    assert (made["mails"][0]["max_attempts"], made["mails"][0]["priority"]) == (7, 0)
+    assert made["jobs"][0]["priority"] == 2
+
+    async def look() -> dict[str, int]:
+        queues = [
+            Queue("mails", url=ox.url, prefix="own"),
+            Queue("events", url=ox.url, partitions=4),
+            Queue("video", url=ox.url, protocol="bridge", namespace="studio"),
+            Queue("jobs", url=ox.url),
+        ]
+        found = {}
+        for queue in queues:
+            async with queue:
+                found[queue.name] = sum((await queue.counts()).values())
+        return found
+
+    assert asyncio.run(look()) == dict.fromkeys(made, 12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--app", "shop:all", "--queues", "q"], "exclude each other"),
+        (["--app", "shop:remote"], "none that can be served"),
+        (["--app", "shop:nothing"], "has no 'nothing'"),
+    ],
+)
+def test_wrong_applications_are_named(
+    ox: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OXCART_URL", str(ox.url))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
     ended = ox("serve", "--port", "0", *arguments)
     assert (ended.code, words in ended.err) == (2, True), ended

@@ -20,10 +20,16 @@ APP = """
 from oxcart import Queue
 
 emails = Queue("emails")
+events = Queue("events", prefix="own", partitions=4)
+both = [emails, events]
 
 @emails.job
 async def welcome(to: str) -> str:
     return f"Hello {to}!"
+
+@events.job
+async def count(number: int) -> int:
+    return 2 * number
 """
 
 
@@ -45,7 +51,7 @@ def process(line: str) -> int:
 def test_one_command_runs_everything_and_one_signal_ends_it(start: Start, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(APP)
     port = free_port()
-    program = start("up", "--app", "shop:emails", "--port", str(port), "--no-pipeline", OXCART_URL="")
+    program = start("up", "--app", "shop:both", "--port", str(port), "--no-pipeline", OXCART_URL="")
     program.wait_for("server: embedded Valkey")
     pids = sorted(process(program.wait_for("started, process")) for _ in range(2))
     program.wait_for("api | HTTP API on http")
@@ -53,6 +59,10 @@ def test_one_command_runs_everything_and_one_signal_ends_it(start: Start, tmp_pa
         job = client.post("/api/v1/jobs", json={"type": "welcome", "payload": {"to": "Ada"}}).json()
         waited = client.get(f"/api/v1/jobs/{job['id']}/wait?timeout=60s").json()
         assert (waited["state"], waited["success"]) == ("completed", True)
+        rows = [{"type": "count", "queue": "events", "payload": {"number": number}} for number in range(8)]
+        added = client.post("/api/v1/jobs/batch", json={"jobs": rows}).json()["results"]
+        for one in added:  # a partitioned queue of its own prefix, as the worker reads it
+            assert client.get(f"/api/v1/jobs/{one['job']['id']}/wait?timeout=60s").json()["success"]
         metrics = httpx.get(f"http://127.0.0.1:{port + 1}/metrics", timeout=60)
         assert "bullmq_active_workers" in metrics.text
         assert client.get("/", headers={"Accept": "text/html"}).status_code == 200

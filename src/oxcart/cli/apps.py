@@ -18,14 +18,18 @@ if TYPE_CHECKING:
 _FORM = "module:queue, for example app:emails"
 
 
-def load(targets: Sequence[str]) -> list[Consumable]:
+def load(targets: Sequence[str], *, handlers: bool = True) -> list[Consumable]:
     """Returns the queues that the targets name, each once, in order.
 
     A target names a queue or a list of queues in a module; a module alone means every queue of it that
     has handlers.
 
+    Args:
+        targets: The targets.
+        handlers: Whether a queue without handlers is refused.
+
     Raises:
-        CommandError: A target names no queue with handlers. Errors of the application pass through.
+        CommandError: A target names no queue. Errors of the application pass through.
     """
     here = os.getcwd()
     if here not in sys.path:
@@ -35,7 +39,7 @@ def load(targets: Sequence[str]) -> list[Consumable]:
         for queue in _queues_of(target):
             if not any(queue is known for known in found):
                 found.append(queue)
-    for queue in found:
+    for queue in found if handlers else ():
         if not queue._core.handlers:
             raise CommandError(f"queue {queue.name!r} has no handlers", USAGE)
     return found

@@ -11,7 +11,7 @@ import typer
 
 from oxcart.cli import output, settings
 from oxcart.cli.exits import FAILED, USAGE, CommandError
-from oxcart.cli.settings import Settings
+from oxcart.cli.settings import DEFAULT_PREFIX, Settings
 
 if TYPE_CHECKING:
     from oxcart.http.access import Forward
@@ -39,6 +39,16 @@ def serve(
             show_default="those that exist when it starts",
         ),
     ] = None,
+    targets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--app",
+            metavar="MODULE:QUEUE",
+            help="The queues to serve as an application makes them, with their servers, prefixes, priorities "
+            "and keys; repeatable. Instead of --queues.",
+            show_default="none",
+        ),
+    ] = None,
     types: Annotated[
         list[str] | None,
         typer.Option("--type", metavar="TYPE=QUEUE", help="The queue of a job type; repeatable."),
@@ -48,7 +58,8 @@ def serve(
         typer.Option(help="The queue of types that lead to no other.", show_default="default, or the first"),
     ] = None,
     priorities: Annotated[
-        Priorities, typer.Option(help="formal: critical to bulk, 0 to 4. wire: BullMQ's numbers.")
+        Priorities,
+        typer.Option(help="formal: critical to bulk, 0 to 4. wire: BullMQ's numbers. Not with --app."),
     ] = Priorities.formal,
     lifetime: Annotated[
         str, typer.Option(help="How long after its delay a job may take to end; none for no limit.")
@@ -128,15 +139,16 @@ def serve(
     check_tls(tls_cert, tls_key)
     forward = _forward(forward_header, forward_from or (), forward_grant or ())
     names = [name.strip() for one in queues or () for name in one.split(",") if name.strip()]
+    of_app = _load(using, targets, names) if targets else None
 
     async def run() -> None:
         from oxcart.http.access import is_loopback
         from oxcart.http.application import app
         from oxcart.http.server import Server
 
-        opened = await _open(using, names, priorities)
+        opened = of_app or await _open(using, names, priorities)
         try:
-            has_keys = bool(tokens or forward) or (not is_loopback(host) and await _has_keys(using))
+            has_keys = bool(tokens or forward) or (not is_loopback(host) and await _has_keys(opened))
             check_host(host, has_keys=has_keys, open_to_all=open_to_all)
             api = app(
                 opened,
@@ -161,10 +173,34 @@ def serve(
     asyncio.run(run())
 
 
-async def _has_keys(using: Settings) -> bool:
-    from oxcart.broker.access import AccessStore
+def _load(using: Settings, targets: Sequence[str], names: Sequence[str]) -> list[Queue]:
+    """Returns the queues of an application as it makes them."""
+    import os
 
-    store = AccessStore(using.server, using.namespace or using.prefix, using.reconnect)
+    from oxcart.cli import apps
+    from oxcart.queue import Queue
+
+    if names:
+        raise CommandError("--app and --queues exclude each other", USAGE)
+    if using.prefix != DEFAULT_PREFIX or using.namespace is not None:
+        raise CommandError("a queue's prefix and namespace are set where the queue is made", USAGE)
+    if using.url is not None:
+        os.environ["OXCART_URL"] = using.url  # for queues that name no server
+    found = []
+    for one in apps.load(targets, handlers=False):
+        queue = getattr(one, "asynchronous", one)
+        if not isinstance(queue, Queue) or queue._core.is_remote:
+            raise CommandError(f"queue {one.name!r} is none that can be served", USAGE)
+        found.append(queue)
+    return found
+
+
+async def _has_keys(queues: list[Queue]) -> bool:
+    from oxcart.http.application import store_of
+
+    store = store_of(queues)
+    if store is None:
+        return False
     try:
         return bool(await store.keys())
     finally:

@@ -25,6 +25,9 @@ def up(
     ],
     host: Annotated[str, typer.Option(help="Where the API and the dashboard listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65_534, help="Their port; metrics are on the next.")] = 8080,
+    metrics_host: Annotated[
+        str, typer.Option(help="Where the workers' metrics listen; they need no key.")
+    ] = "127.0.0.1",
     concurrency: Annotated[
         int, typer.Option("-c", "--concurrency", min=1, help="Handlers that run at once, per process.")
     ] = 10,
@@ -56,19 +59,22 @@ def up(
     if pipeline and not has_spark:
         raise CommandError("--pipeline needs Java and pip install 'oxcart[spark]'", USAGE)
     with_pipeline = has_spark if pipeline is None else pipeline
-    names = _queue_names(targets)
-    programs = _programs(targets, names, host, port, concurrency, processes, lake if with_pipeline else None)
-    raise typer.Exit(asyncio.run(_run(using, programs, f"http://{host}:{port}")))
+    _check(targets)
+    metrics = (metrics_host, port + 1)
+    programs = _programs(
+        targets, (host, port), metrics, concurrency, processes, lake if with_pipeline else None
+    )
+    raise typer.Exit(asyncio.run(_run(using, programs, _address(host, port), _address(*metrics))))
 
 
-async def _run(using: Settings, programs: list[Program], address: str) -> int:
+async def _run(using: Settings, programs: list[Program], address: str, metrics: str) -> int:
     from oxcart.cli.installation import Installation
 
     server = using.server
     await server.endpoint()  # starts the embedded server, and keeps it until the end
     try:
         output.text(f"server: {server.name}")
-        output.text(f"API and dashboard: {address}, metrics of workers: {_metrics(address)}")
+        output.text(f"API and dashboard: {address}, metrics of workers: {metrics}/metrics")
         made = Installation(programs, os.environ)
         made.catch_signals()
         return await made.run()
@@ -76,16 +82,14 @@ async def _run(using: Settings, programs: list[Program], address: str) -> int:
         server.release()
 
 
-def _metrics(address: str) -> str:
-    start, _, port = address.rpartition(":")
-    return f"{start}:{int(port) + 1}/metrics"
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _programs(
     targets: list[str],
-    names: list[str],
-    host: str,
-    port: int,
+    api_at: tuple[str, int],
+    metrics_at: tuple[str, int],
     concurrency: int,
     processes: int,
     lake: Path | None,
@@ -93,8 +97,9 @@ def _programs(
     from oxcart.cli.installation import Program
 
     workers = ["--concurrency", str(concurrency), "--processes", str(processes)]
-    workers += ["--metrics-port", str(port + 1), "--metrics-host", host]
-    api = ["serve", "--host", host, "--port", str(port), "--queues", ",".join(names)]
+    workers += ["--metrics-host", metrics_at[0], "--metrics-port", str(metrics_at[1])]
+    api = ["serve", "--host", api_at[0], "--port", str(api_at[1])]
+    api += [word for target in targets for word in ("--app", target)]
     if lake is not None:
         api += ["--lake", str(lake)]
     found = [Program("work", ["work", *targets, *workers], last=True), Program("api", api)]
@@ -103,11 +108,11 @@ def _programs(
     return found
 
 
-def _queue_names(targets: list[str]) -> list[str]:
-    """Returns the names of the application's queues."""
+def _check(targets: list[str]) -> None:
+    """Refuses an application that no worker could run, before anything is started."""
     from oxcart.cli import apps
 
-    return list(dict.fromkeys(queue._core.name for queue in apps.load(targets)))
+    apps.load(targets)
 
 
 def _has_spark() -> bool:

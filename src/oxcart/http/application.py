@@ -137,7 +137,7 @@ def app(
         >>> api = app([Queue("emails")])                  # doctest: +SKIP
     """
     opened, allowed = list(queues), list(origins)
-    store = _store(opened) if keys else None
+    store = store_of(opened) if keys else None
     service = Service(opened, types, default, lifetime, Masks(mask), store, lake)
     dashboard = Dashboard(service, lake)
     service.streams.append(dashboard.close)
@@ -191,7 +191,7 @@ def _seen(service: Service) -> Callable[[Scope], Service]:
     return provide
 
 
-def _store(queues: list[Queue]) -> AccessStore | None:
+def store_of(queues: list[Queue]) -> AccessStore | None:
     """Returns the keys and the audit log beside the first queue; None if it is in memory."""
     if not queues or queues[0]._core.brokers is not None:
         return None

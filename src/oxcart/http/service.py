@@ -71,9 +71,12 @@ class Service:
         self.viewer: Caller | None = None
         self._views: dict[tuple[tuple[Grant, ...], Role], Service] = {}
         self._all: Service = self
-        self.queues = {queue.name: queue for queue in queues}
+        given = list(queues)
+        self.queues = {queue.name: queue for queue in given}
         if not self.queues:
             raise ValidationError("queues", "at least one queue", [])
+        if len(self.queues) < len(given):
+            raise ValidationError("queues", "of different names", [queue.name for queue in given])
         self.types = dict(types or {})
         for job_type, name in self.types.items():
             check_job_name(job_type, "types")
