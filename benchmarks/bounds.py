@@ -2,7 +2,7 @@
 
 It fills a queue with a million jobs, in turn in every state, and runs every operation on whole queues: clean,
 clear, obliterate, retry and promote of all, counts, pages. For each it prints the number of calls and how
-long they blocked the server, by the server's slow log. It exits with 1 if a call takes over 10 ms.
+long they blocked the server, by the server's slow log. It exits with 1 if its calls need over 10 ms.
 
 Two kinds of calls are exceptions, shown with their cost: searches of a list by value, because the server can
 only read the whole list; and trees of jobs, which one call adds or removes.
@@ -10,9 +10,9 @@ only read the whole list; and trees of jobs, which one call adds or removes.
 The slow log has wall-clock time, not CPU time. If the system allows it, the server runs at a raised priority,
 so that other processes do not count. Pauses by a virtual machine's host still count. So an idle loop is timed
 in the same way after every part: its longest delay shows the pauses of the machine. Consecutive calls of one
-script need the same time: the printed "needs" is the highest median of 50 consecutive calls, or, for a call
-without neighbours, its time less the machine's longest delay. That explains a figure and excuses none: the
-longest call decides. Between calls an operation waits for a quiet period, within `--patience`.
+script need the same time: "needs" is the highest median of 50 consecutive calls, and it alone is judged. The
+longest call is information. A call that an operation makes once has no median; an operation without any
+repeated call fails. Between calls an operation waits for a quiet period, within `--patience`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from benchmarks.limits import add_jobs, raise_priority
 from benchmarks.peers import role
 from benchmarks.peers.role import percentile
 from benchmarks.report import make_console
-from benchmarks.slowlog import SlowLog
+from benchmarks.slowlog import Call, SlowLog, needed
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.scripts import load, verbs
 from oxcart.broker.clock import now_ms
@@ -53,8 +53,6 @@ _HOUR = 3_600_000
 _TIMES = 20
 #: Calls of an operation between two waits for a quiet period.
 _STRETCH = 2000
-#: Consecutive calls, which need the same time.
-_FIFTY = 50
 
 # Moves waiting jobs to a sorted set, as if they had ended or been delayed; in parts, before the measurement.
 # KEYS: from, to. ARGV: prefix, count, first score.
@@ -77,7 +75,7 @@ SEARCH, ONE_STEP = "searches a list", "one step by its nature"
 class Row:
     """One operation: its script calls, and their median, p99 and maximum in ms.
 
-    `needs` is the longest time of calls with neighbours, `single` the longest of calls without.
+    `needs` is what its repeated calls need, None if it has none among its calls.
     """
 
     what: str
@@ -85,11 +83,15 @@ class Row:
     usual: float
     p99: float
     longest: float
-    needs: float
-    single: float
+    needs: float | None
     verb: str
     seconds: float
     excuse: str
+
+    @property
+    def fine(self) -> bool:
+        """Whether its calls keep the limit."""
+        return self.needs is not None and self.needs <= HELD
 
 
 class Bounds:
@@ -126,15 +128,14 @@ class Bounds:
         entries = [(call.ms, call.name) for call in seen.calls]
         longest, verb = max(entries, default=(_LOGGED / 1000, "-"))
         # The server also logs the commands of a script; they are no calls.
-        kept = [(call.ms, call.name) for call in seen.kept_scripts]
-        spent = [one for one, _ in kept or entries]
+        kept = seen.kept_scripts
+        spent = [call.ms for call in kept or seen.calls]
         spent += [_LOGGED / 1000] * max(0, len(scripts) - len(spent), 1 - len(spent))
         usual, p99 = percentile(spent, 0.5), percentile(spent, 0.99)
         # Commands within a script, and scripts that are usually shorter, appear only when delayed.
-        whole = kept if scripts else entries
-        whole = whole if 2 * len(whole) >= len(scripts) else []
-        needs, single = _needed(whole, repeated=len(doing) > 1)
-        self.rows.append(Row(what, len(scripts), usual, p99, longest, needs, single, verb, took, excuse))
+        whole = kept if scripts else seen.calls
+        needs = _needs(whole, max(len(scripts), len(doing)))
+        self.rows.append(Row(what, len(scripts), usual, p99, longest, needs, verb, took, excuse))
         summary = f"{len(scripts):,} calls, longest {longest:.2f} ms ({verb})"
         stolen = cores.stolen_ms() - stolen
         self._console.print(f"[dim]{what}: {summary}, {stolen:.0f} ms stolen by the host[/dim]")
@@ -144,11 +145,6 @@ class Bounds:
     def beside(self, calls: int) -> None:
         """Times an idle loop of about 2 ms."""
         self.idle += self.log.idle(calls)
-
-    @property
-    def hiccup(self) -> float:
-        """Returns the longest delay of the loop in ms."""
-        return max(self.idle) - percentile(self.idle, 0.5)
 
     async def fill(self, **options: Any) -> None:
         """Empties the server and fills a queue."""
@@ -184,20 +180,11 @@ class Bounds:
             raise SystemExit(f"{what}: {wanted:,} jobs were there, {found:,} were dealt with")
 
 
-def _needed(entries: list[tuple[float, str]], *, repeated: bool) -> tuple[float, float]:
-    """Returns the worst median of the repeated calls and the longest of the single calls."""
-    needs = single = 0.0
-    by_verb: dict[str, list[float]] = {}
-    for spent, verb in entries:
-        by_verb.setdefault(verb, []).append(spent)
-    for calls in by_verb.values():
-        if len(calls) >= _FIFTY or repeated:
-            blocks = [calls[at : at + _FIFTY] for at in range(0, len(calls), _FIFTY)]
-            full = [block for block in blocks if len(block) == _FIFTY] or blocks
-            needs = max(needs, *(percentile(block, 0.5) for block in full))
-        else:
-            single = max(single, *calls)
-    return needs, single
+def _needs(logged: list[Call], calls: int) -> float | None:
+    """Returns what repeated calls need, in ms; None if none was repeated."""
+    if 2 * len(logged) < calls:
+        return _LOGGED / 1000  # the median is below what is logged
+    return max(needed(logged).values(), default=None if logged else _LOGGED / 1000)
 
 
 async def waiting(bounds: Bounds) -> None:
@@ -328,7 +315,7 @@ async def _added(broker: BullMQBroker, tree: Tree, tops: list[str]) -> None:
 
 
 def show(bounds: Bounds, console: Console) -> bool:
-    table = Table(title=f"Longest call with {bounds.jobs:,} jobs in the queue", title_justify="left")
+    table = Table(title=f"Calls with {bounds.jobs:,} jobs in the queue", title_justify="left")
     for column in (
         "operation",
         "scripts",
@@ -343,18 +330,16 @@ def show(bounds: Bounds, console: Console) -> bool:
         table.add_column(column, justify="left" if column in ("operation", "in") else "right")
     kept = True
     for row in bounds.rows:
-        needs = max(row.usual, row.needs, row.single - bounds.hiccup)
-        fine = row.longest <= HELD
-        kept = kept and (fine or bool(row.excuse))
-        verdict = "[green]yes[/green]" if fine else "[red]NO[/red]"
+        kept = kept and (row.fine or bool(row.excuse))
+        verdict = "[green]yes[/green]" if row.fine else "[red]NO[/red]"
         if row.excuse:
-            verdict = f"{'yes' if fine else 'no'}: {row.excuse}"
+            verdict = f"{'yes' if row.fine else 'no'}: {row.excuse}"
         table.add_row(
             row.what,
             f"{row.calls:,}",
             f"{row.usual:.2f}",
             f"{row.p99:.2f}",
-            f"{needs:.2f}",
+            "-" if row.needs is None else f"{row.needs:.2f}",
             f"{row.longest:.2f}",
             row.verb,
             f"{row.seconds:.1f}",

@@ -13,8 +13,9 @@ quiet period before it begins; everything measured from then on counts.
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,8 @@ _OWN = frozenset({b"CONFIG", b"SLOWLOG"})
 _LARGE, _TIMES = "large", 500
 #: A quiet period is this many loops of 2 ms, none longer than this many ms.
 _QUIET, _LATE = 1500, 3.0
+#: Consecutive calls, which need the same time; and the fewest calls that have a median.
+_NEIGHBOURS, _REPEATED = 50, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,25 @@ class Seen:
     def kept_scripts(self) -> list[Call]:
         """The scripts among the logged calls."""
         return [call for call in self.calls if call.is_script]
+
+
+def needed(calls: Iterable[Call]) -> dict[str, float]:
+    """Returns the time that repeated calls of a name need, in ms: the highest median of 50 consecutive ones.
+
+    Neighbours need the same time, and a pause of the machine affects one of them. Names with fewer calls have
+    the median of all; those with fewer than three are left out, because no median tells a pause from a need.
+    """
+    by_name: dict[str, list[float]] = {}
+    for call in calls:
+        by_name.setdefault(call.name, []).append(call.ms)
+    found = {}
+    for name, spent in by_name.items():
+        if len(spent) < _REPEATED:
+            continue
+        blocks = [spent[at : at + _NEIGHBOURS] for at in range(0, len(spent), _NEIGHBOURS)]
+        full = [block for block in blocks if len(block) == _NEIGHBOURS] or [spent]
+        found[name] = max(statistics.median_low(block) for block in full)
+    return found
 
 
 class SlowLog:
