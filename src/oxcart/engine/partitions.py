@@ -28,6 +28,8 @@ log = logging.getLogger("oxcart.worker")
 RETIRE_AFTER = 3_600_000
 #: Ticks between attempts to do so.
 RETIRE_EVERY = 100
+#: Ticks between checks of the shares of limits, unless some are still to be moved.
+SETTLE_EVERY = 20
 
 
 class Partition(Source):
@@ -97,6 +99,7 @@ class Fleet:
             (queue, queue.open_broker(reconnect)) for queue in queues if queue.partitions is not None
         ]
         self._taken: dict[Source, int] = {}
+        self._settled: dict[Source, int] = {}
 
     async def expand(self) -> list[Source]:
         """Returns the queues to consume, with the partitions in the place of their queue."""
@@ -135,6 +138,17 @@ class Fleet:
                     await spread.retire(least_age_ms=RETIRE_AFTER)
             await spread.reclaim()
 
+    async def settle(self, *, again: bool = False) -> None:
+        """Moves shares of limits to partitions that lack them, after a resize or ``again``."""
+        for queue, broker in self.whole:
+            spread = broker.partitions
+            assert spread is not None
+            version = spread.layout.version
+            if again or self._settled.get(queue) != version:
+                self._settled.pop(queue, None)
+                if await spread.settle():
+                    self._settled[queue] = version
+
     async def close(self) -> None:
         """Closes the connections."""
         for _, broker in self.whole:
@@ -165,6 +179,7 @@ class LayoutWatch(Looper):
             log.info("takes partitions in: %s", ", ".join(one.name for one in further))
             self._take(further)
         self._ticks += 1
+        await self._fleet.settle(again=self._ticks % SETTLE_EVERY == 0)
         if self._ticks % RETIRE_EVERY == 0:
             await self._fleet.retire()
         for error in errors:

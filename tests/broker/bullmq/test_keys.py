@@ -67,6 +67,7 @@ NAMES: list[tuple[str, tuple[str, ...], str]] = [
     ("crowded", (), "ox:crowded"),
     ("wake", ("w",), "ox:wake:w"),
     ("layout", (), "ox:partitions"),
+    ("dividing", (), "ox:dividing"),
     ("key", ("other",), "other"),
 ]
 

@@ -9,7 +9,7 @@ import pytest
 
 from oxcart import Flow, Graph, Queue, Worker
 from oxcart.broker.keyring import KeyRing
-from oxcart.broker.partitioned.limits import shares
+from oxcart.broker.partitioned.shares import shares
 from oxcart.model.errors import NotSupported, ValidationError
 from oxcart.model.partitions import Layout, partition_of
 from tests.conftest import MakeQueue

@@ -332,6 +332,10 @@ class Keys:
         """Hash: the versions of the layout of a partitioned queue, in each partition (ours alone)."""
         return self.key("ox:partitions")
 
+    def dividing(self) -> str:
+        """String: the mark of a client that divides limits among partitions (ours alone, short-lived)."""
+        return self.key("ox:dividing")
+
     def of_work(self) -> tuple[str, ...]:
         """The keys of which none exists while the queue has nothing to run, to promote or to repair."""
         lists = (self.wait(), self.paused(), self.active(), self.prioritized(), self.delayed())

@@ -113,6 +113,28 @@ class QueueLimits(Limits):
         )
         return running, parked, _number(started) or 0
 
+    # -- shares of a partition
+
+    async def running(self) -> int:
+        """Returns how many jobs are active."""
+        return int(await self._caller.command("LLEN", self._keys.active()))
+
+    async def window(self, name: str | None) -> tuple[int, int]:
+        """Returns the starts in the window of a type, or of all jobs for None; and the ms left of it."""
+        key = self._window(name)
+        used, left_ms = await self._caller.pipeline([("GET", key), ("PTTL", key)])
+        count = _number(used) or 0
+        return (0, 0) if count >= HELD else (count, max(0, left_ms))
+
+    async def count_starts(self, name: str | None, count: int, left_ms: int) -> None:
+        """Counts further starts in the present window, or in one that ends after so many ms."""
+        key = self._window(name)
+        if await self._caller.command("SET", key, count, "NX", "PX", left_ms) is None:
+            await self._caller.write("INCRBY", key, count)
+
+    def _window(self, name: str | None) -> str:
+        return self._keys.limiter() if name is None else self._keys.starts(f"{_TYPE}:{name}")
+
 
 def _number(raw: bytes | None) -> int | None:
     try:

@@ -105,6 +105,7 @@ class PartitionedBroker:
         self.updates = SpreadUpdates(spread)
         self.webhooks = SpreadWebhooks(spread)
         spread.prepare = self._prepare
+        spread.settle_limits = self.limits.settle
 
     @property
     def queue(self) -> str:

@@ -90,6 +90,8 @@ class Spread:
         self.placed: dict[str, int] = {}
         #: Prepares the partitions of a new layout before it is written.
         self.prepare: Callable[[Layout], Awaitable[None]] | None = None
+        #: Moves shares of limits to partitions that lack them.
+        self.settle_limits: Callable[[], Awaitable[bool]] | None = None
         #: The sizes of all versions.
         self.sizes: set[int] = {size}
 
@@ -374,11 +376,12 @@ class Spread:
             if left:
                 raise PartitionNotEmpty(self.queue, left)
             wanted = layout.retired(now)
+            if self.prepare is not None:  # while the sum of the limits includes these partitions
+                with contextlib.suppress(ValidationError):
+                    await self.prepare(wanted)
             decided = await self._write(wanted)
             self._learn({decided.version: decided})
             if decided == wanted:
-                if self.prepare is not None:
-                    await self.prepare(wanted)  # the shares of the others grow
                 return self.layout
 
     async def reclaim(self) -> Layout:
@@ -406,6 +409,10 @@ class Spread:
         names = ", ".join(self.broker(number).queue for number in late)
         log.warning("queue %s: a producer with an old layout added jobs to %s", self.queue, names)
         return self.layout
+
+    async def settle(self) -> bool:
+        """Moves shares of limits to partitions that lack them; returns whether all have theirs."""
+        return self.settle_limits is None or await self.settle_limits()
 
     async def _newest(self) -> None:
         """Reads the layout from partition 0, which decides, and mends copies that lack it."""

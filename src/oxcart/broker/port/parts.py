@@ -317,6 +317,9 @@ class Partitions(Protocol):
     async def reclaim(self) -> Layout:
         """Takes partitions that were given up back, if jobs were added to them since; returns the layout."""
 
+    async def settle(self) -> bool:
+        """Moves shares of limits to partitions that lack them; returns whether all have theirs."""
+
 
 class Logs(Protocol):
     """The logs of jobs."""

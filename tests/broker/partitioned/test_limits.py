@@ -1,0 +1,146 @@
+"""Limits of a partitioned queue: their sum holds while the number of partitions changes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from oxcart import Queue, Worker
+from oxcart.broker.partitioned.shares import divided, seeds
+from oxcart.broker.port import Ask, Outcome, OutcomeKind
+from oxcart.model.partitions import partition_of
+from tests.conftest import MakeQueue
+from tests.signals import eventually
+
+
+def key_of(number: int, size: int) -> str:
+    return next(f"k{n}" for n in range(100_000) if partition_of(f"k{n}", size) == number)
+
+
+def test_shares_leave_room_for_what_runs() -> None:
+    assert divided([1] * 8, [4, 4, *[None] * 6], [4, 4, *[0] * 6]) == [4, 4, 0, 0, 0, 0, 0, 0]
+    assert divided([1] * 8, [4, 4, *[0] * 6], [4, 2, *[0] * 6]) == [4, 2, 1, 1, 0, 0, 0, 0]
+    assert divided([3, 3, 2, 2], [None] * 4, [0] * 4) == [3, 3, 2, 2]
+    assert divided([2, 2], [4, 4], [5, 0]) == [4, 0], "a job beyond the bound leaves by itself"
+    assert divided([1, 1], [3, 3], [3, 3]) == [1, 1], "a lower limit than what runs"
+
+
+def test_a_rate_counts_what_started_in_the_present_window() -> None:
+    assert seeds([2] * 4, [4, 4, None, None], [4, 3, 0, 0]) == [0, 0, 1, 2]
+    assert seeds([2] * 4, [4, 4, None, None], [0, 0, 0, 0]) == [0, 0, 0, 0]
+    assert seeds([4, 2, 1, 1], [2, 2, 2, 2], [0, 2, 2, 2]) == [2, 0, 0, 0]
+
+
+async def test_the_limit_of_jobs_at_once_holds_during_a_resize(make_queue: MakeQueue) -> None:
+    queue = make_queue("events", partitions=2)
+    await queue.limits.set_concurrency(8)
+    running, most, ended = 0, 0, 0
+    places = asyncio.Semaphore(0)
+
+    async def count() -> None:
+        nonlocal running, most, ended
+        running += 1
+        most = max(most, running)
+        await places.acquire()
+        running -= 1
+        ended += 1
+
+    queue.job(name="count")(count)
+    for number in (0, 1) * 4:
+        await queue.add("count", {}, partition_key=key_of(number, 2))
+    async with Worker(queue, concurrency=30).running():
+        await eventually(lambda: running == 8, "all places are taken")
+        await queue.partitions.resize(8)
+        assert await queue.limits.concurrency() == 8
+        for number in range(8):
+            for _ in range(2):
+                await queue.add("count", {}, partition_key=key_of(number, 8))
+        for gone in range(1, 9):
+            places.release()
+            await eventually(lambda gone=gone: ended == gone and running == 8, "its place is taken again", 60)  # type: ignore[misc]
+        for _ in range(20):
+            places.release()
+        await eventually(lambda: _completed(queue, 24), "all have run", 60)
+        await eventually(lambda: _bounds_are(queue, [1] * 8), "the shares are even", 60)
+    assert most == 8
+    assert await queue.limits.concurrency() == 8
+
+
+async def _completed(queue: Queue, count: int) -> bool:
+    return (await queue.counts())["completed"] == count
+
+
+async def _bounds_are(queue: Queue, bounds: list[int]) -> bool:
+    spread: Any = queue._core.broker.partitions
+    return [await one.limits.concurrency() for one in spread.brokers()] == bounds
+
+
+async def test_a_limit_keeps_its_sum_when_partitions_are_given_up(make_queue: MakeQueue) -> None:
+    queue = make_queue("events", partitions=4)
+    await queue.limits.set_concurrency(9)
+    await queue.limits.set_rate(100, per="1m")
+    await queue.limits.set_type_limit("n", concurrent=12, per_minute=40)
+    await queue.partitions.resize(2)
+    await queue.partitions.retire()
+    assert await queue.limits.concurrency() == 9
+    rate = await queue.limits.rate()
+    assert rate is not None
+    assert rate.most == 100
+    limit = (await queue.limits.type_limits())["n"]
+    assert (limit.concurrent, limit.per_minute) == (12, 40)
+
+
+@pytest.mark.parametrize("kind", ["rate", "type"])
+async def test_a_rate_is_not_granted_afresh_by_a_resize(make_queue: MakeQueue, kind: str) -> None:
+    queue = make_queue("events", partitions=2)
+    if kind == "rate":
+        await queue.limits.set_rate(8, per="1m")
+    else:
+        await queue.limits.set_type_limit("n", per_minute=8)
+    for number in (0, 1) * 4:
+        await queue.add("n", partition_key=key_of(number, 2))
+    assert await start_all(queue) == 8
+    await queue.partitions.resize(8)
+    for number in range(8):
+        await queue.add("n", partition_key=key_of(number, 8))
+    assert await start_all(queue) == 0, "the minute is used up"
+
+
+async def start_all(queue: Queue) -> int:
+    """Starts and completes what the partitions permit."""
+    spread: Any = queue._core.broker.partitions
+    await spread.refresh()
+    started = 0
+    for broker in spread.brokers():
+        jobs = (await broker.claim(Ask(50, lock_ms=30_000))).jobs
+        now = broker.clock()
+        ends = [
+            Outcome(OutcomeKind("c"), job.id, job.token, job.starts, now, b"1", b"[]", attempts=1)
+            for job in jobs
+        ]
+        if ends:
+            await broker.finish(ends, Ask(0))
+        started += len(jobs)
+    return started
+
+
+async def test_a_lower_limit_of_a_type_shrinks_before_others_grow(make_queue: MakeQueue) -> None:
+    queue = make_queue("events", partitions=3)
+    spread: Any = queue._core.broker.partitions
+    await queue.limits.set_type_limit("n", concurrent=9)
+    for number, share in enumerate((1, 1, 7)):  # as an interrupted change left them
+        await spread.broker(number).limits.set_type("n", share, 0)
+    written: list[int] = []
+    for number in range(3):
+        limits = spread.broker(number).limits
+        keep = limits.set_type
+
+        async def note(*args: Any, number: int = number, keep: Any = keep) -> None:
+            written.append(number)
+            await keep(*args)
+
+        limits.set_type = note
+    await queue.limits.set_type_limit("n", concurrent=9)
+    assert written[0] == 2
