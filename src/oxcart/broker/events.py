@@ -83,7 +83,10 @@ class EventReader:
                     )
                 await asyncio.sleep(pause)
             else:
-                return _entries(answer[0][1]) if answer else []
+                if not answer:
+                    return []
+                ((_, entries),) = answer
+                return _entries(entries)
 
     async def backwards(self) -> AsyncIterator[Entry]:
         """Yields the events that are still there, newest first."""

@@ -74,8 +74,8 @@ async def test_3_the_scan_goes_on_though_the_list_moves(desk: Desk) -> None:
     for n in range(250):
         desk.foreign(f"v{n}", "video")
     answer = await broker._claim(Ask(1, worker="w1"), 1)
-    assert answer[9] == 1, "not seen to its end"
-    unread = await broker._read_foreign(answer[8])
+    assert answer.more == 1, "not seen to its end"
+    unread = await broker._read_foreign(answer.unknown)
     assert unread is not None
     await broker._index(unread)
     desk.foreign("wanted", "email")

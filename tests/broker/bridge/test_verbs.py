@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from oxcart.broker.bridge.claimed import ClaimReply
 from oxcart.broker.bridge.codec import outcome_of
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.factory import DEFAULTS
@@ -377,7 +378,7 @@ async def test_an_answer_that_is_lost_is_given_again(desk: Desk) -> None:
         "EVAL", load("claim").text, 1, "bridge:jobs:waiting", "me:0", 1, *args
     )
     assert {key: desk.store.dump(key) for key in desk.store.scan_iter() if ":call:" not in key} == before
-    first, again = broker._jobs(one, "w1"), broker._jobs(two, "w1")
+    first, again = (broker._jobs(ClaimReply(*answer), "w1") for answer in (one, two))
     assert [(job.id, job.starts) for job in first] == [(job.id, job.starts) for job in again]
     assert again[0].attempts_made == 0
 

@@ -19,7 +19,7 @@ from oxcart.broker.bridge import bulk, codec, records
 from oxcart.broker.bridge.bulk import TypeBulk
 from oxcart.broker.bridge.cancelling import TypeCancelling
 from oxcart.broker.bridge.census import Census
-from oxcart.broker.bridge.claimed import BridgeClaim, read_claim
+from oxcart.broker.bridge.claimed import BridgeClaim, ClaimReply, read_claim
 from oxcart.broker.bridge.dead_letters import TypeDeadLetters
 from oxcart.broker.bridge.keys import DEFAULT_NAMESPACE, BridgeKeys, journal_key
 from oxcart.broker.bridge.namespace import BridgeNamespace
@@ -222,8 +222,7 @@ class BridgeBroker(Reading):
 
     async def claim(self, ask: Ask) -> Claimed:
         """Claims ready jobs; continues through the list, and reports if it did not reach the end."""
-        answer = await self._claim(ask, ask.count)
-        return await self._go_on(answer, ask, ROUNDS)
+        return await self._go_on(await self._claim(ask, ask.count), ask, ROUNDS)
 
     async def finish(self, outcomes: Sequence[Outcome], ask: Ask = NOTHING) -> tuple[list[Code], Claimed]:
         """Finishes attempts and claims into the freed slots."""
@@ -238,22 +237,22 @@ class BridgeBroker(Reading):
             args.append(len(part))
             args += [codec.outcome_of(outcome, self._rerouted(outcome), ask.version) for outcome in written]
             sent = monotonic_ms()
-            answer = await self.caller.once(load("finish"), self._waiting, *args, patient=True)
-            self.clock.learn(sent, answer[12])
+            reply = ClaimReply(*await self.caller.once(load("finish"), self._waiting, *args, patient=True))
+            self.clock.learn(sent, reply.now_ms)
             for outcome in part:
-                outcome.at_ms = outcome.at_ms or answer[12]
-            codes += answer[0]
-            awaited += answer[11]
+                outcome.at_ms = outcome.at_ms or reply.now_ms
+            codes += reply.codes
+            awaited += reply.awaited
         with contextlib.suppress(BrokerError):  # the next tick does it; the codes must arrive
             for one in awaited:
                 await self._settle(one)
-        return codes, await self._go_on(answer, ask, 0)
+        return codes, await self._go_on(reply, ask, 0)
 
-    async def _claim(self, ask: Ask, count: int) -> Any:
-        sent = monotonic_ms()
-        answer = await self.caller.once(load("claim"), self._waiting, *self._asked(ask, count), patient=True)
-        self.clock.learn(sent, answer[12])
-        return answer
+    async def _claim(self, ask: Ask, count: int) -> ClaimReply:
+        sent, asked = monotonic_ms(), self._asked(ask, count)
+        reply = ClaimReply(*await self.caller.once(load("claim"), self._waiting, *asked, patient=True))
+        self.clock.learn(sent, reply.now_ms)
+        return reply
 
     def _asked(self, ask: Ask, count: int) -> list[bytes | str | int]:
         if ask.worker and self.abilities.server is None:
@@ -276,44 +275,44 @@ class BridgeBroker(Reading):
     def _worker(self, ask: Ask) -> str:
         return ask.worker or self.caller.client_id
 
-    async def _go_on(self, answer: Any, ask: Ask, rounds: int) -> Claimed:
+    async def _go_on(self, reply: ClaimReply, ask: Ask, rounds: int) -> Claimed:
         """Indexes jobs of other clients in the list, and claims again while there may be more."""
         worker = self._worker(ask)
-        jobs = self._jobs(answer, worker)
-        orphans, repeated = list(answer[6]), answer[7] == 1
+        jobs = self._jobs(reply, worker)
+        orphans, repeated = list(reply.orphans), reply.repeated == 1
         beside = False
         while True:
-            found = self._judge(answer[10])
-            closed = answer[4] == 1 or answer[2] > 0
-            more = not closed and (found or beside or bool(answer[8]) or answer[9] == 1)
+            found = self._judge(reply.lanes)
+            closed = reply.closed == 1 or reply.limited_ms > 0
+            more = not closed and (found or beside or bool(reply.unknown) or reply.more == 1)
             # The found jobs do not wait: the worker asks again at once.
             if jobs or not ask.count or not more or not rounds:
                 with contextlib.suppress(BrokerError):  # the next scan does it; the claimed jobs must arrive
-                    if answer[8] and (unread := await self._read_foreign(answer[8])):
+                    if reply.unknown and (unread := await self._read_foreign(reply.unknown)):
                         await self._index(unread)
                 break
             rounds -= 1
-            unread = await self._read_foreign(answer[8]) if answer[8] else None
+            unread = await self._read_foreign(reply.unknown) if reply.unknown else None
             # Calls on one connection run in order, unless the server does not know the script yet: hence one
             # more after the last.
             beside = unread is not None
             if unread is None:
-                answer = await self._claim(ask, ask.count)
+                reply = await self._claim(ask, ask.count)
             else:
                 calls = (self._index(unread), self._claim(ask, ask.count))
-                _, answer = await asyncio.gather(*calls, return_exceptions=True)
-                if isinstance(answer, BaseException):
-                    raise answer
-            jobs += self._jobs(answer, worker)
-            orphans += answer[6]
-        dropped = texts(orphans)
-        return Claimed(jobs, answer[2], answer[3], answer[4] == 1, answer[5], dropped, repeated, more)
+                _, done = await asyncio.gather(*calls, return_exceptions=True)
+                if isinstance(done, BaseException):
+                    raise done
+                reply = done
+            jobs += self._jobs(reply, worker)
+            orphans += reply.orphans
+        return reply.claimed(jobs, texts(orphans), repeated, more)
 
-    def _jobs(self, answer: Any, worker: str) -> list[ClaimedJob]:
+    def _jobs(self, reply: ClaimReply, worker: str) -> list[ClaimedJob]:
         jobs: list[ClaimedJob] = []
-        for raw_id, starts, raw, flat in msgpack.unpackb(answer[1], raw=True):
+        for raw_id, starts, raw, flat in msgpack.unpackb(reply.jobs, raw=True):
             run = pairs(flat)
-            jobs.append(read_claim(text(raw_id), worker, int(starts), answer[12], raw, run))
+            jobs.append(read_claim(text(raw_id), worker, int(starts), reply.now_ms, raw, run))
         return jobs
 
     def _rerouted(self, outcome: Outcome) -> bytes:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oxcart.broker.bridge import jobs, members, records
+from oxcart.broker.port import Claimed, ClaimedJob
 from oxcart.broker.stored import count_of, step_fields
 from oxcart.model.job import Job
 from oxcart.model.masking import masked
@@ -14,6 +15,45 @@ from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
 
 if TYPE_CHECKING:
     from oxcart.broker.sealing import Sealer
+
+
+class ClaimReply(msgspec.Struct, gc=False):
+    """The reply of ``lua/claim.lua`` and ``lua/finish.lua``, as the server sends it.
+
+    Attributes:
+        codes: Finish: a code per outcome.
+        jobs: The claimed jobs, as MessagePack.
+        limited_ms: For how long a limit blocks the next start.
+        due_ms: When the next delayed job is due.
+        closed: 1 if the type is paused.
+        active: How many jobs of the type are active.
+        orphans: Ids without a job.
+        repeated: 1 if the reply came from the journal.
+        unknown: Jobs of other clients that no client of ours has indexed.
+        more: 1 until the scan for such jobs reaches the end of the list.
+        lanes: Lanes with work that the caller did not name.
+        awaited: Finish: ended jobs that have dependents.
+        now_ms: The server's time.
+    """
+
+    codes: list[int]
+    jobs: bytes
+    limited_ms: int
+    due_ms: int
+    closed: int
+    active: int
+    orphans: list[bytes]
+    repeated: int
+    unknown: list[bytes]
+    more: int
+    lanes: list[bytes]
+    awaited: list[bytes]
+    now_ms: int
+
+    def claimed(self, jobs: list[ClaimedJob], orphans: list[str], repeated: bool, more: bool) -> Claimed:
+        """Returns the claim of several calls of which this was the last."""
+        closed = self.closed == 1
+        return Claimed(jobs, self.limited_ms, self.due_ms, closed, self.active, orphans, repeated, more)
 
 
 class BridgeClaim(msgspec.Struct):

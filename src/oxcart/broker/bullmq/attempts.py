@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from oxcart.broker.bullmq.claimed import BullMQClaim, NewClaim
 from oxcart.broker.bullmq.codec import read_options
 from oxcart.broker.faults import DIGITS, fault_in
@@ -19,6 +21,44 @@ from oxcart.model.retention import Retention
 NONCE = 12
 #: Pieces of a claimed job with six fields: its id, and names and values.
 SIX_FIELDS = 13
+
+
+#: ``ClaimReply.journal``: the reply came from the journal, or the claim reached its time limit.
+REPEATED, STOPPED = 1, 2
+#: ``ClaimReply.closed``: one of a choice of lanes is open no more, because their base queue is closed.
+SHUT = 2
+
+
+class ClaimReply(msgspec.Struct, gc=False):
+    """The reply of ``lua/claim.lua`` and ``lua/finish.lua``, as the server sends it.
+
+    Attributes:
+        codes: Finish: a code per outcome, or how many outcomes there were if all are done.
+        jobs: The claimed jobs, a text for each.
+        limited_ms: For how long a limit blocks the next start.
+        due_ms: When the next delayed job is due.
+        closed: Above zero if the queue is paused or at its concurrency; `SHUT` for a whole choice of lanes.
+        active: The length of the active list.
+        orphans: Ids without a job.
+        journal: `REPEATED`, `STOPPED`, or 0.
+        now_ms: The server's time.
+        lane: With a choice of lanes: the chosen one, counted from 1, or 0. None without a choice.
+        more: Whether the chosen lane has more jobs.
+        empty: The empty lanes and their next due times, in turn.
+    """
+
+    codes: int | list[Any]
+    jobs: list[bytes]
+    limited_ms: int
+    due_ms: int
+    closed: int
+    active: int
+    orphans: list[bytes]
+    journal: int
+    now_ms: int
+    lane: int | None = None
+    more: int = 0
+    empty: list[int] = []
 
 
 def claim_args(ask: Ask, now: int | str, token: str, lane: str | None) -> list[bytes | str | int]:
@@ -96,14 +136,14 @@ def retention_argument(kept: Retention) -> str:
     return f"{count}:{'' if kept.age is None else kept.age}:{'' if kept.limit is None else kept.limit}"
 
 
-def read_claim(answer: Any, token: str) -> Claimed:
-    """Reads the answer to a claim."""
+def read_claim(reply: ClaimReply, token: str) -> Claimed:
+    """Reads the jobs of a claim."""
     jobs: list[ClaimedJob] = []
-    aside, now, suspects = [], answer[8], False
+    aside, now, suspects = [], reply.now_ms, False
     between = b"\0" + token[:NONCE].encode()
     names: tuple[bytes, ...] = ()
-    first = int(answer[7] != 1)  # a repeated answer is read after the claim, a first answer before it
-    for joined in answer[1]:
+    first = int(reply.journal != REPEATED)  # a repeated reply is read after the claim, a first one before it
+    for joined in reply.jobs:
         flat = joined.split(between)
         raw_id = flat[0]
         plain = not len(flat) & 1
@@ -127,21 +167,20 @@ def read_claim(answer: Any, token: str) -> Claimed:
             jobs.append(BullMQClaim(job_id, token, count_of(fields.get(b"ats")) + first, now, fields))
     found = Claimed(
         jobs,
-        answer[2],
-        answer[3],
-        answer[4] > 0,
-        answer[5],
-        [orphan.decode("utf-8", "replace") for orphan in answer[6] + aside],
-        answer[7] == 1,
-        more=answer[7] == 2,
+        reply.limited_ms,
+        reply.due_ms,
+        reply.closed > 0,
+        reply.active,
+        [orphan.decode("utf-8", "replace") for orphan in reply.orphans + aside],
+        reply.journal == REPEATED,
+        more=reply.journal == STOPPED,
         suspects=suspects,
     )
-    if len(answer) > 9:  # there was a choice of lanes, which the script counts from 1
-        found.lane = answer[9] - 1 if answer[9] else None
-        found.shut = answer[4] == 2
-    if len(answer) > 10:  # and the first of them was not enough
-        found.more = found.more or answer[10] == 1
-        found.empty = [(i - 1, due) for i, due in zip(answer[11][::2], answer[11][1::2], strict=True)]
+    if reply.lane is not None:
+        found.lane = reply.lane - 1 if reply.lane else None
+        found.shut = reply.closed == SHUT
+        found.more = found.more or reply.more == 1
+        found.empty = [(i - 1, due) for i, due in zip(reply.empty[::2], reply.empty[1::2], strict=True)]
     return found
 
 

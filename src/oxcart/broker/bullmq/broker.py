@@ -11,7 +11,7 @@ from typing import Any
 
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.adding import split_adds
-from oxcart.broker.bullmq.attempts import claim_args, end_args, read_claim
+from oxcart.broker.bullmq.attempts import ClaimReply, claim_args, end_args, read_claim
 from oxcart.broker.bullmq.bulk import QueueBulk
 from oxcart.broker.bullmq.cancelling import QueueCancelling
 from oxcart.broker.bullmq.dead_letters import QueueDeadLetters
@@ -78,6 +78,8 @@ EXPIRY_GRACE = 5_000
 WORK_PART = 500
 #: Leases per renewal call.
 RENEW_CHUNK = 150
+#: What ``lua/add.lua`` writes behind an id: a job has the idempotency key, or the queue gave the number.
+_DUPLICATE, _NUMBERED = [1], [2]
 #: Refusals that may mean that the job is in a lane of the queue.
 _NOT_HERE = (ReplyCode.JOB_NOT_FOUND, ReplyCode.WRONG_STATE)
 
@@ -260,9 +262,8 @@ class BullMQBroker(Reading):
             if isinstance(code, bytes):
                 added.append(script_error("add", code.decode("utf-8", "replace")))
             elif isinstance(code, list):
-                # A deduplication window, or with 1 an idempotency key, kept it out: this is its owner. With 2
-                # it was added, under a number from the queue's counter.
-                added.append(Added(text(code[0]), code[1:] == [2], code[1:] == [1], now))
+                owner, *why = code  # without a reason a deduplication window kept it out
+                added.append(Added(text(owner), why == _NUMBERED, why == _DUPLICATE, now))
             elif code < 0:
                 added.append(error_for_code(code, job_id, "add"))
             else:
@@ -277,9 +278,9 @@ class BullMQBroker(Reading):
             await self._set_events()
         token, sent = self._new_token(), monotonic_ms()
         args = claim_args(ask, self.clock.argument, token, self.lane)
-        answer = await self.caller.once(load("claim"), self._meta, *args, patient=True)
-        self.clock.learn(sent, answer[8])
-        return read_claim(answer, token)
+        reply = ClaimReply(*await self.caller.once(load("claim"), self._meta, *args, patient=True))
+        self.clock.learn(sent, reply.now_ms)
+        return read_claim(reply, token)
 
     async def _set_events(self) -> None:
         assert self._keep_events is not None
@@ -295,14 +296,15 @@ class BullMQBroker(Reading):
         args = claim_args(ask, self.clock.argument, token, self.lane) + end_args(
             written, ask.metrics, ask.version
         )
-        answer = await self.caller.once(load("finish"), self._meta, *args, patient=True)
-        self.clock.learn(sent, answer[8])
+        reply = ClaimReply(*await self.caller.once(load("finish"), self._meta, *args, patient=True))
+        now, codes = reply.now_ms, reply.codes
+        self.clock.learn(sent, now)
         for outcome in outcomes:
-            outcome.at_ms = outcome.at_ms or answer[8]
-        if isinstance(answer[0], int):
-            return [ReplyCode.DONE] * answer[0], read_claim(answer, token)
-        codes = [code if isinstance(code, int) else code.decode("utf-8", "replace") for code in answer[0]]
-        return codes, read_claim(answer, token)
+            outcome.at_ms = outcome.at_ms or now
+        if isinstance(codes, int):
+            return [ReplyCode.DONE] * codes, read_claim(reply, token)
+        read = [code if isinstance(code, int) else code.decode("utf-8", "replace") for code in codes]
+        return read, read_claim(reply, token)
 
     async def renew(self, leases: Sequence[Lease], lock_ms: int) -> list[str]:
         """Renews leases; returns the ids that were refused."""
@@ -328,17 +330,17 @@ class BullMQBroker(Reading):
         ids: list[str] = []
         phase, cursor = "start", 0
         while phase:
-            answer = await self.caller.again(
+            raw, cursor, *found = await self.caller.again(
                 load("recover"),
                 self._meta,
                 *(phase, self.clock.argument, max_stalled, interval_ms, RECOVER_STEP, cursor, *away),
                 patient=True,
                 timeout=RECOVER_TIMEOUT,
             )
-            phase, cursor = answer[0].decode(), answer[1]
+            phase = raw.decode()
             if phase == "busy":
                 return Recovered(ids, False, max(0, cursor))
-            ids += map(text, answer[2:])
+            ids += map(text, found)
         return Recovered(ids, True, cursor)
 
     async def promote(self, most: int = 250) -> tuple[int, int]:

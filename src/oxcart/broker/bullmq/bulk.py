@@ -325,7 +325,6 @@ async def _counts_per_priority(broker: BullMQBroker, asked: Sequence[int] | None
     result = {0: ready["wait"] + ready["paused"]} if ready["wait"] + ready["paused"] else {}
     at = 1
     while at >= 0:
-        answer = await broker.caller.again(load("priorities"), broker.keys.meta(), at, PRIORITIES)
-        at = answer[0]
-        result |= dict(zip(answer[1::2], answer[2::2], strict=True))
+        at, *flat = await broker.caller.again(load("priorities"), broker.keys.meta(), at, PRIORITIES)
+        result |= dict(zip(flat[::2], flat[1::2], strict=True))
     return result

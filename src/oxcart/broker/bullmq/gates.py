@@ -59,8 +59,8 @@ class GateKeeper(Gates):
         released = 0
         while True:
             args = (broker.clock.argument, hidden, ROOM, self._looked.get(hidden, 0), look)
-            answer: list[int] = await broker.caller.again(load("settle"), broker.keys.meta(), *args)
-            step, left, at = answer
+            step: int
+            step, left, at = await broker.caller.again(load("settle"), broker.keys.meta(), *args)
             released += step
             if look:
                 self._looked[hidden] = at
@@ -75,10 +75,11 @@ class GateKeeper(Gates):
     async def repair(self) -> int:
         """Restores the gates of waiting jobs that lost them; returns how many dependencies it repaired."""
         broker, mended, at = self._broker, 0, 0
+        done: int
         while True:
             args = (broker.clock.argument, at, STEP)
-            answer: list[int] = await broker.caller.again(load("repair"), broker.keys.meta(), *args)
-            mended, at = mended + answer[0], answer[1]
+            done, at = await broker.caller.again(load("repair"), broker.keys.meta(), *args)
+            mended += done
             if not at:
                 return mended
 

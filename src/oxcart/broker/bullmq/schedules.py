@@ -126,7 +126,8 @@ class QueueSchedules(Schedules):
         )
         if isinstance(answer, int):
             raise error_for_code(answer, f"repeat:{scheduler_id}:{_argument(run.at_ms)}", "upsert_scheduler")
-        return answer[0].decode(), int(answer[1])
+        run_id, delay = answer
+        return run_id.decode(), int(delay)
 
     def leader(self, worker: str) -> None:
         """Returns None: the claim of a run makes the next one."""

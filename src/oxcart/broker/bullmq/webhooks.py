@@ -27,8 +27,8 @@ class WebhookIndex(QueuePart):
         """Yields all entries in steps, each with the time in ms at which it was entered."""
         broker, cursor = self._broker, "0"
         while True:
-            answer = await broker.caller.command("ZSCAN", broker.keys.callbacks(), cursor, "COUNT", STEP)
-            cursor, flat = answer[0].decode(), answer[1]
+            raw, flat = await broker.caller.command("ZSCAN", broker.keys.callbacks(), cursor, "COUNT", STEP)
+            cursor = raw.decode()
             ids = texts(flat[::2])
             if ids:
                 yield list(zip(ids, map(float, flat[1::2]), strict=True))
