@@ -79,6 +79,21 @@ async def test_returned_job_is_first_again_with_a_higher_fencing_number(bench: B
     assert (again.id, again.starts) == (first, job.starts + 1)
 
 
+async def test_a_later_start_knows_since_when_the_job_was_ready(bench: Bench) -> None:
+    await bench.add()
+    (job,) = await claimed(bench)
+    await bench.broker.finish([outcome(bench, job, "w")], Ask(0))
+    (again,) = await claimed(bench)
+    assert again.starts == job.starts + 1
+    assert again.ready_ms is not None
+    assert job.started_ms <= again.ready_ms <= again.started_ms
+    await bench.broker.finish([outcome(bench, again, "d", delay_ms=3_600_000, counts=False)], Ask(0))
+    await bench.broker.promote_job(job.id)
+    (third,) = await claimed(bench)
+    assert third.ready_ms is not None
+    assert again.ready_ms <= third.ready_ms <= third.started_ms
+
+
 async def test_delays_and_when_the_next_is_due(bench: Bench) -> None:
     await bench.add(delay="1h")
     answer = await bench.broker.claim(Ask(1, worker="w1"))

@@ -65,7 +65,7 @@ async def test_attempts_waits_and_claims_are_recorded(queue: Queue) -> None:
         "failed": ("temporary", 1),
         "retried": ("temporary", 1),
     }
-    assert await meter.points("oxcart.job.wait") == [(base, 3)]
+    assert await meter.points("oxcart.job.wait") == [(base, 4)]
     ((_, claimed),) = await meter.points("messaging.client.consumed.messages")
     assert claimed == 4
     assert await meter.points("oxcart.workers") == [({}, 0)]

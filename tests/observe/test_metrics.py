@@ -295,7 +295,7 @@ async def test_a_real_worker_is_seen(queue: Queue) -> None:
     assert samples["bullmq_jobs_processed_total", "work", "measured", "failed"] == 1
     assert samples["bullmq_jobs_processed_total", "work", "measured", "retried"] == 1
     assert samples["bullmq_job_duration_seconds_count", "work", "measured"] == 5
-    assert samples["bullmq_job_wait_seconds_count", "work", "measured"] == 4
+    assert samples["bullmq_job_wait_seconds_count", "work", "measured"] == 5
     assert samples["bullmq_retries_total", "temporary", "measured"] == 1
     assert samples["bullmq_dead_letters_total", "work", "measured"] == 0
     assert samples["bullmq_queue_length", "measured", "completed"] == 3

@@ -177,7 +177,11 @@ class TestAttempts:
         (event,) = first.events
         assert (event.name, (event.attributes or {})["exception.type"]) == ("exception", "LookupError")
         assert (facts(second)["oxcart.job.attempt"], facts(second)["oxcart.job.outcome"]) == (2, "completed")
-        assert len(spans.named("wait q")) == 1
+        job, again = spans.named("wait q")
+        assert parent_of(job) == parent_of(again) == id_of(add)
+        assert job.end_time is not None
+        assert again.start_time is not None
+        assert again.start_time >= job.end_time  # it begins when the backoff has passed
 
     async def test_final_failure_timeout_and_snooze_have_their_outcomes(
         self, make_queue: MakeQueue, spans: Spans

@@ -33,6 +33,15 @@ def count_of(raw: bytes | str | float | None) -> int:
     return number
 
 
+def ready_of(fields: Mapping[bytes, bytes]) -> int | None:
+    """Returns when a claimed job became ready, by its fields before the claim; None if they lack the time.
+
+    A peer that makes a job ready leaves the time of an earlier start, which counts as none.
+    """
+    ready = count_of(fields.get(b"ox:ready"))
+    return ready if ready and ready >= count_of(fields.get(b"processedOn")) else None
+
+
 def reason_of(text: str | None) -> str | None:
     """Returns the reason of a failure as plain text."""
     # Old Python clients stored the reason as a JSON string, quotes and all.

@@ -237,14 +237,18 @@ class RunningJob(Parent):
 
     @property
     def waited_ms(self) -> int | None:
-        """How long the job was ready before its first start; None in later ones.
+        """How long the job was ready before this start; None if the record does not tell.
 
-        Later starts follow a backoff or a stall, whose time the record does not hold.
+        A first start counts from the add and its delay, or from the end of the jobs that it waited for. A
+        later one counts from the end of a backoff, or from a recovery, a return or a replay. Peers do not
+        record these.
         """
-        claim = self.claim
-        if claim.starts != 1 or not claim.created_ms:
-            return None
-        return max(0, claim.started_ms - claim.created_ms - self.options.delay)
+        claim, options = self.claim, self.options
+        ready = claim.ready_ms
+        if claim.starts == 1 and (ready is None or options.delay or options.group is not None):
+            # The promotion may be late, and a group's turn is a wait of the queue's own making.
+            ready = claim.created_ms + options.delay if claim.created_ms else None
+        return None if ready is None else max(0, claim.started_ms - ready)
 
     @property
     def attempt_id(self) -> str:

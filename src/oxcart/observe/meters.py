@@ -59,7 +59,7 @@ class MeterHook(Observer):
             "messaging.process.duration", "s", "Duration of an attempt, from its start to its outcome."
         )
         self._wait = meter.create_histogram(
-            "oxcart.job.wait", "s", "Time from ready to the first start of a job."
+            "oxcart.job.wait", "s", "Time from ready to the start of an attempt."
         )
         self._consumed = meter.create_counter(
             "messaging.client.consumed.messages", "{message}", "Jobs that were claimed."

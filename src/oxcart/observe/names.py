@@ -38,7 +38,7 @@ def collect(queues: Collection[tuple[str, QueueNumbers]]) -> Iterator[Metric]:
     waits: list[tuple[list[str], Tally]] = [([queue, name], one.wait) for queue, name, one in jobs]
     yield histogram(
         "bullmq_job_wait_seconds",
-        "How long jobs waited from the moment they were ready until their first start.",
+        "How long jobs waited from the moment they were ready until they started, for every attempt.",
         ["queue", "name"],
         waits,
     )

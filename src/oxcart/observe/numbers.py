@@ -81,7 +81,7 @@ class QueueNumbers:
         return self.jobs.setdefault(name, JobNumbers())
 
     def started(self, job: RunningJob) -> None:
-        """Counts how long a job waited from the moment it was ready until its first start."""
+        """Counts how long a job waited from the moment it was ready until it started."""
         if (waited := job.waited_ms) is not None:
             of_name = self.jobs.get(job.name) or self.new_name(job.name)
             of_name.wait.add(waited / 1000)

@@ -8,7 +8,7 @@ import msgspec
 
 from oxcart.broker.bridge import jobs, members, records
 from oxcart.broker.port import Claimed, ClaimedJob
-from oxcart.broker.stored import count_of, step_fields
+from oxcart.broker.stored import count_of, ready_of, step_fields
 from oxcart.model.job import Job
 from oxcart.model.masking import masked
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
@@ -113,6 +113,10 @@ class BridgeClaim(msgspec.Struct):
     @property
     def created_ms(self) -> int:
         return 0 if self.record is None else self.record.created_at
+
+    @property
+    def ready_ms(self) -> int | None:
+        return ready_of(self.run)
 
     @property
     def attempts_made(self) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from oxcart.broker.bullmq import codec
-from oxcart.broker.stored import count_of, decode_tags, json_of, step_fields, text_of
+from oxcart.broker.stored import count_of, decode_tags, json_of, ready_of, step_fields, text_of
 from oxcart.model.job import Job
 from oxcart.model.masking import masked
 from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
@@ -85,6 +85,10 @@ class BullMQClaim(msgspec.Struct):
     @property
     def created_ms(self) -> int:
         return count_of(self.fields.get(b"timestamp"))
+
+    @property
+    def ready_ms(self) -> int | None:
+        return ready_of(self.fields)
 
     @property
     def attempts_made(self) -> int:

@@ -92,6 +92,7 @@ class MemoryClaim(msgspec.Struct, kw_only=True):
     options: JobOptions
     idempotency_key: str | None
     created_ms: int
+    ready_ms: int | None
     attempts_made: int
     stalls: int
     forgiven_starts: int
@@ -149,6 +150,7 @@ def claimed_job(record: Record, token: str, now: int) -> ClaimedJob:
         options=record.options,
         idempotency_key=record.options.idempotency_key,
         created_ms=record.created_ms,
+        ready_ms=record.ready_ms,
         attempts_made=record.attempts_made,
         stalls=record.stalls,
         forgiven_starts=record.forgiven,

@@ -66,6 +66,10 @@ class ClaimedJob(Protocol):
         """When the job was added; 0 if its record lacks the time."""
 
     @property
+    def ready_ms(self) -> int | None:
+        """When the job became ready for this start; None if its record lacks the time."""
+
+    @property
     def attempts_made(self) -> int:
         """Attempts that have ended."""
 

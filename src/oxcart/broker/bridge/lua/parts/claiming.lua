@@ -190,16 +190,16 @@ local function take(asked, id, facts, orphans)
     starts = 1
     call("HSET", P .. "ox:job:" .. id, "ats", starts)
   end
+  local earlier = starts == 1 and {} or call("HGETALL", P .. "ox:job:" .. id) -- with the time of the start before
   call("HSET", P .. "ox:job:" .. id, "processedOn", asked.now, "pb", asked.worker,
     "client", asked.client)
   call("HSET", P .. "ox:held", id, facts[1])
   call("SADD", P .. "ox:active:" .. facts[1], id)
   emit(facts[1], "active", id, "prev", "waiting")
-  if starts == 1 then
-    return { id, starts, counted_raw, {} }
+  if starts > 1 then
+    call("PERSIST", P .. "ox:job:" .. id) -- other clients may let an ended job run again
   end
-  call("PERSIST", P .. "ox:job:" .. id) -- other clients may let an ended job run again
-  return { id, starts, counted_raw, call("HGETALL", P .. "ox:job:" .. id) }
+  return { id, starts, counted_raw, earlier }
 end
 
 -- Returns a table: jobs, limited, due, closed, active, orphans, unknown, more, lanes.
