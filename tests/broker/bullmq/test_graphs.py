@@ -263,6 +263,17 @@ class TestPropagation:
 
 
 class TestHiding:
+    async def test_an_ended_job_remembers_its_first_dependents(self, two: Graphs, store: redis.Redis) -> None:
+        await two.graph(
+            node("a"), node("b", after(0), queue="p"), *(node(f"c{n}", after(0)) for n in range(30))
+        )
+        assert await two.q.graphs.released("a") == []
+        await two.run("a")
+        found = await two.q.graphs.released("a")
+        assert len(found) == 20
+        assert set(found) <= {"bull:p:b", *(f"bull:q:c{n}" for n in range(30))}
+        assert hidden(store) == set()
+
     async def test_hidden_queues_are_not_found(self, two: Graphs) -> None:
         await two.graph(node("a"), node("b", after(0)))
         assert await find_queues(two.q.server, "bull") == ["q"]

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from oxcart import Abilities, Flow, Queue, RunningJob, Target, Worker
+from oxcart import Abilities, Flow, Graph, Queue, RunningJob, Target, Worker
 from oxcart.http.web.page import link
 from oxcart.http.web.schedules import missed
 from oxcart.model.schedule import Schedule, Scheduler
@@ -516,6 +516,45 @@ async def test_a_flow_hides_jobs_of_queues_that_the_caller_may_not_see(
         assert "secret-render" not in page.text
         page = await client.get(path, headers=bearer("the-key-of-an-operator"))
         assert "secret-render" in page.text
+
+
+@pytest.mark.parametrize("partitions", [None, 2])
+async def test_a_graph_is_whole_from_each_of_its_jobs_also_once_it_has_ended(
+    make_queue: MakeQueue, serve: Serve, partitions: int | None
+) -> None:
+    queue = make_queue("q", partitions=partitions)
+    names = {
+        "fetch": (),
+        "left": ("fetch",),
+        "right": ("fetch",),
+        "merge": ("left", "right"),
+        "tell": ("fetch",),
+    }
+
+    async def run(job: RunningJob) -> None:
+        pass
+
+    queue.fallback(run)
+    graph, made = Graph(queue), dict[str, Any]()
+    for name, after in names.items():
+        made[name] = graph.job(name, after=[made[one] for one in after])
+    handles = dict(zip(names, await graph.add(), strict=True))
+    edges = {(one, name) for name, after in names.items() for one in after}
+    client = await serve(queue)
+
+    async def check() -> None:
+        for name, handle in handles.items():
+            page = (await client.get(f"/flow?queue=q&id={handle.id}")).text
+            assert len(re.findall("<text class='title'", page)) == len(names), name
+            assert len(
+                re.findall("<path class='", page.partition("<svg class='graph'")[2].partition("</svg>")[0])
+            ) == len(edges), name
+
+    await check()
+    async with Worker(queue).running():
+        for name in ("merge", "tell"):
+            await handles[name].result(30)
+    await check()
 
 
 async def test_an_observer_sees_no_payload_and_no_buttons(queue: Queue, serve: Serve) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from oxcart.broker.bullmq import codec
 from oxcart.broker.bullmq.flows import MOST_BYTES
 from oxcart.broker.bullmq.keys import Keys
@@ -86,6 +88,11 @@ class QueueGraphs(QueuePart, Graphs):
             found |= {text(key[2:]): kinds[kind] for key, kind in pairs}
             if cursor == b"0":
                 return dict(sorted(found.items()))
+
+    async def released(self, job_id: str) -> list[str]:
+        broker = self._broker
+        raw = await broker.caller.command("HGET", broker.keys.job(job_id), "ox:released")
+        return [] if raw is None else msgspec.json.decode(raw, type=list[str])
 
 
 def _added(job_id: str, code: Any) -> AddedNode:

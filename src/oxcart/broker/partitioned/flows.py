@@ -115,3 +115,6 @@ class SpreadGraphs(SpreadPart, Graphs):
 
     async def dependents(self, job_id: str) -> dict[str, Kind]:
         return await (await self._spread.holder(job_id)).graphs.dependents(job_id)
+
+    async def released(self, job_id: str) -> list[str]:
+        return await (await self._spread.holder(job_id)).graphs.released(job_id)

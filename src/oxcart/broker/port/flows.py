@@ -90,3 +90,6 @@ class Graphs(Protocol):
 
     async def dependents(self, job_id: str) -> dict[str, Kind]:
         """Returns the jobs that wait for a job of this queue, by their full keys; none once it has ended."""
+
+    async def released(self, job_id: str) -> list[str]:
+        """Returns the jobs that waited for a job of this queue until it ended: at most 20 full keys."""

@@ -201,7 +201,18 @@ def place_of(service: Service, key: str) -> tuple[str, str]:
         base = f"{queue._core.broker.keys.base}:"
         if key.startswith(base) and len(base) > len(best):
             best, found = base, (queue.name, key[len(base) :])
-    return found
+    return found if best else _place_of_partition(service, key)
+
+
+def _place_of_partition(service: Service, key: str) -> tuple[str, str]:
+    """Returns the place of a job whose key names a partition of a served queue."""
+    for queue in service.queues.values():
+        start = f"{queue._core.prefix}:"
+        if queue._core.broker.partitions is not None and key.startswith(start):
+            name, _, job_id = key[len(start) :].partition(":")
+            if service.served(name.strip("{}")) == queue.name:
+                return queue.name, job_id
+    return "", key
 
 
 def as_python(job: Job, data: Any, queue: str) -> str:

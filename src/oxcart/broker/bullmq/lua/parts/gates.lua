@@ -7,6 +7,8 @@
 -- Needs base, gate, insert, attempts, parent, removal and failing.
 
 local HIDDEN = "~gates:"
+-- Dependents that a job remembers once they are released.
+local SHOWN = 20
 
 -- The key prefix of a queue's gates.
 local function hidden_of(prefix)
@@ -215,7 +217,7 @@ local function settle_gate(hidden, name, now, room)
   if outcome == "failed" and known[2] then
     outcome = known[2]
   end
-  local cursor, released = "0", 0
+  local cursor, released, first = "0", 0, {}
   repeat
     local found = call("HSCAN", gate, cursor, "MATCH", "d:*", "COUNT", 100)
     cursor = found[1]
@@ -225,9 +227,16 @@ local function settle_gate(hidden, name, now, room)
         pcall(meet, key, found[2][i + 1], of, outcome, value, now) -- the repair retries what fails here
         call("HDEL", gate, found[2][i])
         released = released + 1
+        if released <= SHOWN then
+          first[released] = key
+        end
       end
     end
   until cursor == "0" or released >= room
+  -- The gate goes away with its dependents: without this a graph could not be drawn from a job that has ended.
+  if released > 0 and call("EXISTS", of) == 1 then
+    call("HSETNX", of, "ox:released", cjson.encode(first))
+  end
   if released < room then
     drop_gate(hidden, name)
   end
