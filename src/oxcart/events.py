@@ -55,7 +55,7 @@ class QueueEvents:
     def __init__(self, broker: ServedBroker, since: str = "$", names: Iterable[str] | None = None) -> None:
         self._broker = broker
         self._names = None if names is None else frozenset(names)
-        reader = broker.open_events()
+        reader = broker.open_events(unseals=True)
         if reader is None:
             raise OxcartError(f"queue {broker.queue!r} has no server, so it has no events")
         self._reader = reader
@@ -94,29 +94,10 @@ class QueueEvents:
             self.position = events[-1].id
         return [event for event in events if self._wants(event)]
 
-    async def read_entries(self, block: float = BLOCK) -> list[tuple[str, dict[str, str]]]:
-        """As ``read``, with events of every name as they are stored: their ids, and their fields as text."""
-        await self.ready()
-        entries = [
-            (entry_id, {_plain(name): _plain(value) for name, value in fields.items()})
-            for entry_id, fields in await self._reader.read(self.position, block)
-        ]
-        if entries:
-            self.position = entries[-1][0]
-        return entries
-
     async def _peek(self, block: float = BLOCK) -> list[Event]:
         """As ``read``, but returns events of every name, and does not move the position."""
         await self.ready()
-        entries = await self._reader.read(self.position, block)
-        return [self._event(entry_id, fields) for entry_id, fields in entries]
-
-    def _event(self, entry_id: str, fields: dict[bytes, bytes]) -> Event:
-        """Returns an event with its sealed values opened; a value that does not open stays sealed."""
-        sealer, job_id = self._broker.sealer, fields.get(b"jobId")
-        if sealer is not None and job_id is not None:
-            fields = sealer.open_event(job_id.decode("utf-8", "surrogateescape"), fields)
-        return Event.parse(entry_id, fields, self._broker.queue)
+        return await self._reader.read(self.position, block)
 
     def _wants(self, event: Event) -> bool:
         """Returns whether an event has one of the requested names."""
@@ -267,8 +248,7 @@ class Results:
         """Returns the end of a job that is gone, from the remaining events, newest first."""
         if (reader := self._broker.open_events()) is None:
             return None
-        async for entry_id, fields in reader.backwards():
-            event = Event.parse(entry_id, fields, self._broker.queue)
+        async for event in reader.backwards():
             if event.job_id == job_id and event.name in ("completed", "failed"):
                 return event
         return None
@@ -320,9 +300,8 @@ class Results:
             position = await reader.last_id()
             self._reading.set()
             while True:
-                entries = await reader.read(position, BLOCK)
-                for position, fields in entries:
-                    event = Event.parse(position, fields, self._broker.queue)
+                for event in await reader.read(position, BLOCK):
+                    position = event.id
                     if event.name not in ("completed", "failed"):
                         continue
                     for future in self._waiting.pop(event.job_id or "", []):
@@ -332,12 +311,8 @@ class Results:
             await reader.close()
 
 
-def _plain(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
-
-
 def _value(raw: bytes) -> Any:
     try:
         return payload.decode(raw)
     except PayloadError:
-        return _plain(raw)
+        return raw.decode("utf-8", "replace")

@@ -28,8 +28,8 @@ async def test_newest_events_come_in_small_pages_first(
     monkeypatch.setattr(broker.caller, "command", counted)
     try:
         found = []
-        async for entry_id, _ in broker.open_events().backwards():
-            found.append(entry_id)
+        async for event in broker.open_events().backwards():
+            found.append(event.id)
             if len(found) == 1:
                 assert asked == [NEWEST], "the end of one job needs few events"
     finally:

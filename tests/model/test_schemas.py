@@ -21,8 +21,8 @@ SAMPLES: list[msgspec.Struct] = [
     JobOptions(attempts=0, remove_on_fail=KEEP),
     Job(id="1", name="n", queue="q"),
     Job(id="1", name="n", queue="q", data=[1], parent={"id": "2"}, stacktrace=["a"], step_records={"a": "b"}),
-    Event.parse("5-0", {"event": "completed", "jobId": "1", "returnvalue": "[1]"}, "q"),
-    Event.parse("5-0", {"event": "drained"}, "q"),
+    Event(id="5-0", name="completed", queue="q", timestamp=5, job_id="1", return_value=[1]),
+    Event(id="5-0", name="drained", queue="q", timestamp=5),
 ]
 
 

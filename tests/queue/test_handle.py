@@ -94,9 +94,9 @@ class TestResult:
         await eventually(lambda: job.id in results._waiting, "it waits")
         await job.state()  # its look has been answered too: calls of one connection are in order
         await drain(queue)
-        old = {b"event": b"failed", b"jobId": job.id.encode(), b"failedReason": b"first"}
+        old = Event(id="1-0", name="failed", queue="q", timestamp=1, job_id=job.id, failed_reason="first")
         [future] = results._waiting[job.id]
-        future.set_result(Event.parse("1-0", old, "q"))
+        future.set_result(old)
         assert await waiting == "second"
 
     async def test_by_an_id_alone(self, queue: Queue) -> None:

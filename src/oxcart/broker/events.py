@@ -8,14 +8,18 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from oxcart.broker.caller import PASSING, script_error
+from oxcart.broker.event_codec import decode_event
 from oxcart.broker.link import Link, LinkClosed, ReplyError
-from oxcart.broker.port.streams import Entry
 from oxcart.broker.progress import OnProgress, Progress, silent
 from oxcart.broker.replies import pairs
 from oxcart.model.errors import BrokerUnavailable
+from oxcart.model.event import Event
 
 if TYPE_CHECKING:
     from oxcart.broker.port import ServedBroker
+
+#: An event as it is stored: its id, and its fields.
+Entry = tuple[str, dict[bytes, bytes]]
 
 log = logging.getLogger("oxcart.events")
 
@@ -32,10 +36,16 @@ _AGAIN = PASSING | {"ASK", "MOVED", "UNBLOCKED"}
 
 
 class EventReader:
-    """The event stream of one queue, over a connection of its own that opens with the first blocking read."""
+    """The event stream of one queue, over a connection of its own that opens with the first blocking read.
 
-    def __init__(self, broker: ServedBroker) -> None:
+    Args:
+        broker: The queue.
+        unseals: Whether it opens sealed values; one that does not open stays sealed.
+    """
+
+    def __init__(self, broker: ServedBroker, *, unseals: bool = False) -> None:
         self._broker = broker
+        self._sealer = broker.sealer if unseals else None
         self._link: Link | None = None
 
     async def last_id(self) -> str:
@@ -45,8 +55,17 @@ class EventReader:
         )
         return newest[0][0].decode() if newest else "0-0"
 
-    async def read(self, since: str, block: float) -> list[Entry]:
+    async def read(self, since: str, block: float) -> list[Event]:
         """Returns the events after an id; waits for one for so many seconds.
+
+        Raises:
+            ScriptError: As `read_entries`.
+            BrokerUnavailable: As `read_entries`.
+        """
+        return [self._event(*entry) for entry in await self.read_entries(since, block)]
+
+    async def read_entries(self, since: str, block: float) -> list[Entry]:
+        """As `read`, with events as they are stored.
 
         Raises:
             ScriptError: The server refused for good, for example because the key is no stream.
@@ -88,7 +107,7 @@ class EventReader:
                 ((_, entries),) = answer
                 return _entries(entries)
 
-    async def backwards(self) -> AsyncIterator[Entry]:
+    async def backwards(self) -> AsyncIterator[Event]:
         """Yields the events that are still there, newest first."""
         end, count = "+", NEWEST
         while True:
@@ -98,10 +117,13 @@ class EventReader:
                 )
             )
             for entry in page:
-                yield entry
+                yield self._event(*entry)
             if len(page) < count:
                 return
             end, count = "(" + page[-1][0], min(PAGE, 4 * count)
+
+    def _event(self, entry_id: str, fields: dict[bytes, bytes]) -> Event:
+        return decode_event(entry_id, fields, self._broker.queue, self._sealer)
 
     async def close(self) -> None:
         """Closes the connection of blocking reads."""

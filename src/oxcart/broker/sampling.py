@@ -7,7 +7,7 @@ Every read is bounded: lengths are counters, and a queue yields at most so many 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 from urllib.parse import unquote
 
 import msgspec
@@ -16,7 +16,6 @@ from oxcart.broker.bullmq.keys import LISTS, STATES
 from oxcart.broker.bullmq.workers import read_records
 from oxcart.broker.capabilities import BULLMQ
 from oxcart.broker.port import ServedBroker
-from oxcart.broker.port.streams import Entry
 from oxcart.broker.probe import list_clients
 from oxcart.broker.replies import pairs, text
 from oxcart.broker.workers import WorkerRecord
@@ -43,6 +42,22 @@ _MANY = 500
 _LANES = 50
 
 
+class SampledEvent(NamedTuple):
+    """One of many events, as far as a dashboard counts them.
+
+    Attributes:
+        id: Its id in the stream.
+        at_ms: When it was written.
+        name: Its name, for example ``completed``.
+        job_id: Its job; empty for an event of the queue.
+    """
+
+    id: str
+    at_ms: int
+    name: str
+    job_id: str
+
+
 class Sample(msgspec.Struct, kw_only=True):
     """A queue at one moment.
 
@@ -67,11 +82,11 @@ class Sample(msgspec.Struct, kw_only=True):
     paused: bool = False
     version: str | None = None
     oldest_ms: int | None = None
-    events: list[Entry] = msgspec.field(default_factory=list)
+    events: list[SampledEvent] = msgspec.field(default_factory=list)
     cut: bool = False
     has_lanes: bool = False
     grouped: int = 0
-    lane_events: list[Entry] = msgspec.field(default_factory=list)
+    lane_events: list[SampledEvent] = msgspec.field(default_factory=list)
     lanes_cut: bool = False
     partitions: list[dict[str, int]] = msgspec.field(default_factory=list)
     position: str = ""
@@ -136,8 +151,8 @@ def _merged(parts: Sequence[Sample]) -> Sample:
     made.oldest_ms = min((part.oldest_ms for part in parts if part.oldest_ms is not None), default=None)
     # One position has to do for all: events from the first partition's sample on are left for the next one.
     made.position = f"{now - 1}-{_LAST}"
-    entries = [entry for part in parts for entry in part.events if event_ms(entry[0]) < now]
-    made.events = sorted(entries, key=lambda entry: event_ms(entry[0]))
+    entries = [entry for part in parts for entry in part.events if entry.at_ms < now]
+    made.events = sorted(entries, key=lambda entry: entry.at_ms)
     made.cut = any(part.cut for part in parts)
     made.partitions = [part.counts for part in parts]
     return made
@@ -198,11 +213,11 @@ async def _sample(
         row = answers[number * COMMANDS : (number + 1) * COMMANDS]
         *lengths, grouped, has_lanes, (paused, version), wait, held, first, raw = row
         counts = dict(zip(STATES, lengths, strict=True))
-        lane_events: list[Entry] = []
+        lane_events: list[SampledEvent] = []
         if has_lanes:
             if lanes_since is not None:
-                rows = await broker.lanes.read_events((lanes_since, 0, ""))
-                lane_events = [(f"{ms}-{count}", fields) for (ms, count, _), fields in rows]
+                rows = await broker.lanes.read_entries((lanes_since, 0, ""))
+                lane_events = [_sampled(f"{ms}-{count}", fields) for (ms, count, _), fields in rows]
             lanes = await broker.lanes.counts()
             for lane in lanes.values():
                 for state in STATES:
@@ -212,7 +227,7 @@ async def _sample(
             )
             fronts += ((number, broker.lanes.open(name)) for name in full[:_LANES])
         oldest += ((number, broker.keys.job(job)) for job in _ids(wait, held, first))
-        entries = [(entry_id.decode(), pairs(fields)) for entry_id, fields in raw]
+        entries = [_sampled(entry_id.decode(), pairs(fields)) for entry_id, fields in raw]
         made = Sample(at_ms=now, counts=counts, paused=paused is not None)
         made.version, made.has_lanes = text(version) if version else None, bool(has_lanes)
         made.events, made.cut = entries if last else entries[::-1], len(entries) >= most
@@ -231,6 +246,13 @@ async def _sample(
                 known = found[number].oldest_ms
                 found[number].oldest_ms = since if known is None else min(known, since)
     return found
+
+
+def _sampled(entry_id: str, fields: Mapping[bytes, bytes]) -> SampledEvent:
+    name, job_id = fields.get(b"event", b""), fields.get(b"jobId", b"")
+    return SampledEvent(
+        entry_id, event_ms(entry_id), name.decode("utf-8", "replace"), job_id.decode("utf-8", "replace")
+    )
 
 
 def _first(broker: BullMQBroker) -> list[tuple[str | int, ...]]:
@@ -263,7 +285,7 @@ async def _sample_one(broker: ServedBroker, since: str, most: int) -> Sample:
     made.has_lanes = await broker.has_targets()
     if broker.capabilities.protocol != "memory":  # which has no stream
         raw = await broker.caller.command(*_events(broker, since, most))
-        entries = [(entry_id.decode(), pairs(fields)) for entry_id, fields in raw]
+        entries = [_sampled(entry_id.decode(), pairs(fields)) for entry_id, fields in raw]
         made.events, made.cut = entries if since else entries[::-1], len(entries) >= most
     for place in _READY:
         for job in await broker.page(place, 0, 0, oldest=True) if counts.get(place) else ():

@@ -130,9 +130,9 @@ class Connected:
         """As ``add``, with the error of a refused job in its place."""
         raise NotImplementedError
 
-    def open_events(self) -> EventReader:
+    def open_events(self, *, unseals: bool = False) -> EventReader:
         """Opens the queue's event stream."""
-        return EventReader(cast("ServedBroker", self))
+        return EventReader(cast("ServedBroker", self), unseals=unseals)
 
     def open_wait(self, brokers: Sequence[ServedBroker], worker: str) -> MarkerWait:
         """Opens a worker's wait for jobs of some queues of this site."""

@@ -159,9 +159,9 @@ async def _paused_for(queue: Queue, now: int) -> float | None:
         return None
     seen, at = 0, None
     try:
-        async for entry_id, fields in events.backwards():
-            at, seen = int(entry_id.partition("-")[0]), seen + 1
-            if fields.get(b"event") == b"paused" or seen >= EVENTS:
+        async for event in events.backwards():
+            at, seen = event.timestamp, seen + 1
+            if event.name == "paused" or seen >= EVENTS:
                 break
     finally:
         await events.close()

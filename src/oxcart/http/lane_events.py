@@ -42,12 +42,7 @@ class LaneEvents:
         broker = self._queue._core.broker
         if broker.lanes is None:
             return []
-        found = []
-        for place, fields in await broker.lanes.read_events(await self.ready()):
-            job_id = fields.get(b"jobId")
-            if broker.sealer is not None and job_id is not None:
-                fields = broker.sealer.open_event(job_id.decode("utf-8", "surrogateescape"), fields)
-            found.append((place, Event.parse(f"{place[0]}-{place[1]}", fields, self._queue.name)))
+        found = await broker.lanes.read_events(await self.ready())
         if found:
             self.position = found[-1][0]
         return found

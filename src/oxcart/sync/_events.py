@@ -64,10 +64,6 @@ class QueueEvents(_portal.Owner[_events.QueueEvents]):
         """Returns the next events; waits for one for so many seconds, then returns an empty list."""
         return _portal.run(self.asynchronous.read(block))
 
-    def read_entries(self, block: float = BLOCK) -> list[tuple[str, dict[str, str]]]:
-        """As ``read``, with events of every name as they are stored: their ids, and their fields as text."""
-        return _portal.run(self.asynchronous.read_entries(block))
-
 
 class Events(_portal.Twin[_events.Events]):
     """The event stream of a queue.

@@ -201,7 +201,7 @@ class ModeBroker(MemoryBroker):
         """
         raise OxcartError(f"queue {self.queue!r} is inline or manual: it has no server, so no worker")
 
-    def open_events(self) -> None:
+    def open_events(self, *, unseals: bool = False) -> None:
         """Returns None: jobs run before anyone could wait for their events."""
 
     async def add(

@@ -173,9 +173,9 @@ async def test_events_are_read_forwards_and_backwards(place: Place) -> None:
     assert stream is not None
     start = await stream.last_id()
     await place.run()
-    names = [fields[b"event"] for _, fields in await stream.read(start, 0)]
-    assert names == [b"added", b"waiting", b"active", b"completed"]
-    assert [fields[b"event"] async for _, fields in stream.backwards()] == names[::-1]
+    names = [event.name for event in await stream.read(start, 0)]
+    assert names == ["added", "waiting", "active", "completed"]
+    assert [event.name async for event in stream.backwards()] == names[::-1]
     assert await stream.read(await stream.last_id(), 0) == []
 
 

@@ -9,8 +9,10 @@ from oxcart.model.event import Event
 def story_of(*events: tuple[str, str, int]) -> Story:
     story = Story()
     for name, job, at in events:
-        fields = {"event": name, "jobId": job, "returnvalue": '{"worker": "w"}'}
-        story.record(Event.parse(f"{at}-0", fields, "q"))
+        event = Event(
+            id=f"{at}-0", name=name, queue="q", timestamp=at, job_id=job, return_value={"worker": "w"}
+        )
+        story.record(event)
     return story
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from oxcart.broker.bullmq.keys import STATES
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.discovery import glob_escape
+from oxcart.broker.event_codec import decode_event
 from oxcart.broker.port import Outage
 from oxcart.broker.port.lanes import Lanes
 from oxcart.broker.port.results import Tended
@@ -22,6 +23,7 @@ from oxcart.model.target import Abilities, Target, parse_lane, split_lane
 
 if TYPE_CHECKING:
     from oxcart.broker.bullmq.broker import BullMQBroker
+    from oxcart.model.event import Event
     from oxcart.model.job import Job
 
 #: Lanes that one step of a tick checks: about half a millisecond of server time.
@@ -160,7 +162,15 @@ class QueueLanes(Lanes):
                 at = name.find("@", at + 1)
         return raw.decode(), lanes
 
-    async def read_events(self, after: LanePlace) -> list[tuple[LanePlace, dict[bytes, bytes]]]:
+    async def read_events(self, after: LanePlace) -> list[tuple[LanePlace, Event]]:
+        queue, sealer = self._broker.queue, self._broker.sealer
+        return [
+            (place, decode_event(f"{place[0]}-{place[1]}", fields, queue, sealer))
+            for place, fields in await self.read_entries(after)
+        ]
+
+    async def read_entries(self, after: LanePlace) -> list[tuple[LanePlace, dict[bytes, bytes]]]:
+        """As ``read_events``, with events as they are stored."""
         names = await self.names()
         if not names:
             return []

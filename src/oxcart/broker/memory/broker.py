@@ -121,8 +121,8 @@ class MemoryBroker(Parts):
     def serve(self, abilities: Abilities) -> None:
         """Does nothing: no job in memory has a target."""
 
-    def open_events(self) -> MemoryEvents | None:
-        return MemoryEvents(self.store)
+    def open_events(self, *, unseals: bool = False) -> MemoryEvents | None:
+        return MemoryEvents(self.store, self.sealer if unseals else None)
 
     def open_wait(self, brokers: Sequence[MemoryBroker], worker: str) -> MemoryWait:
         return MemoryWait(brokers)
@@ -240,7 +240,7 @@ class MemoryBroker(Parts):
             store.keys[key] = (record.id, now + options.idempotency_window)
         record.created_ms = record.since_ms = now if options.timestamp is None else options.timestamp
         store.records[record.id] = record
-        store.emit(now, "added", record.id, name=record.name)
+        store.emit(now, "added", record.id, fields={"name": record.name})
         if options.delay:
             store.make_delayed(record, record.created_ms, options.delay)
         else:
@@ -346,7 +346,7 @@ class MemoryBroker(Parts):
             record.category, record.code, record.dead = outcome.category, outcome.code, outcome.dead
             store.end(record, "failed", at_ms, outcome.retention)
             if record.attempts_made >= outcome.attempts:
-                store.emit(now, "retries-exhausted", record.id, attemptsMade=str(record.attempts_made))
+                store.emit(now, "retries-exhausted", record.id, attempts_made=record.attempts_made)
         elif kind is OutcomeKind.RETRY:
             record.attempts_made += 1
             store.make_ready(record, at_ms, front=outcome.lifo)
@@ -454,7 +454,7 @@ class MemoryBroker(Parts):
         body = self._seal("progress", job_id, payload.encode(progress, field="progress"))
         with self.store.lock:
             self.store.find(job_id, "set_progress").progress = body
-            self.store.emit(self.clock(), "progress", job_id, data=body)
+            self.store.emit(self.clock(), "progress", job_id, data=payload.decode(body))
 
     async def update_data(self, job_id: str, data: Any) -> None:
         body = self._seal("payload", job_id, payload.encode(data))

@@ -59,7 +59,7 @@ class MemoryServer:
     ) -> tuple[Store, Leases, ServerClock, Sealer | None]:
         with self._lock:
             if (prefix, queue) not in self._queues:
-                store = Store()
+                store = Store(queue)
                 self._queues[prefix, queue] = store, Leases(store)
             sealer = Sealer.of(key_ring, "memory", prefix, queue)
             return (*self._queues[prefix, queue], self.clock, sealer)

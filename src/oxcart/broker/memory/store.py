@@ -9,12 +9,14 @@ import threading
 from collections import deque
 from collections.abc import Collection
 from heapq import heappop, heappush
+from typing import Any
 
 from oxcart.broker.memory.record import READY, Record
 from oxcart.broker.memory.signal import Signal
-from oxcart.broker.port.streams import Entry
 from oxcart.broker.workers import WorkerRecord
+from oxcart.model import payload
 from oxcart.model.errors import ReplyCode, error_for_code
+from oxcart.model.event import Event
 from oxcart.model.retention import Retention
 
 #: Events that are kept.
@@ -25,19 +27,21 @@ class Store:
     """One queue.
 
     Attributes:
+        queue: Its name.
         records: The jobs by id.
         paused: Whether claims are blocked.
         held_ms: Until when claims are blocked, because a handler returned `RateLimited`.
         changed: Fires with every event and whenever jobs may have become available.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, queue: str) -> None:
+        self.queue = queue
         self.lock = threading.RLock()
         self.records: dict[str, Record] = {}
         self.paused = False
         self.held_ms = 0
         self.changed = Signal()
-        self.events: deque[Entry] = deque(maxlen=EVENTS)
+        self.events: deque[Event] = deque(maxlen=EVENTS)
         #: The jobs that own an idempotency key, by name and key, and until when.
         self.keys: dict[tuple[str, str], tuple[str, int]] = {}
         #: Jobs that started in the window of a worker's rate limit, and when it ends.
@@ -93,7 +97,7 @@ class Store:
         else:
             record.place = (record.priority, self._next())
         heappush(self._ready, (*record.place, record.id))
-        self.emit(now, "waiting", record.id, prev=previous)
+        self.emit(now, "waiting", record.id, prev=previous or None)
 
     def make_delayed(self, record: Record, now: int, delay_ms: int) -> None:
         """Delays a job."""
@@ -101,7 +105,7 @@ class Store:
         record.state, record.delay = "delayed", delay_ms
         record.place = (now + delay_ms, self._next())
         heappush(self._delayed, (*record.place, record.id))
-        self.emit(now, "delayed", record.id, delay=str(record.place[0]))
+        self.emit(now, "delayed", record.id, delay=record.place[0])
 
     def promote(self, now: int, most: int | None = None) -> int:
         """Makes due jobs ready; returns how many."""
@@ -144,9 +148,11 @@ class Store:
         previous, record.state = record.state, state
         record.finished_ms, record.place = at_ms, (at_ms, self._next())
         record.deferred, record.token = None, ""
-        value = record.result if state == "completed" else (record.reason or "").encode()
-        field = "returnvalue" if state == "completed" else "failedReason"
-        self.emit(at_ms, state, record.id, **{field: value or b""}, prev=previous)
+        if state == "completed":
+            result = payload.decode(record.result) if record.result else None
+            self.emit(at_ms, state, record.id, prev=previous, return_value=result)
+        else:
+            self.emit(at_ms, state, record.id, prev=previous, failed_reason=record.reason or None)
         if retention is not None:
             self._retain(record, retention)
 
@@ -173,31 +179,23 @@ class Store:
 
     # -- events
 
-    def emit(self, now: int, event: str, job_id: str = "", **fields: str | bytes) -> None:
-        """Writes an event and wakes all waiting tasks."""
-        self._last_event = max((now, 0), (self._last_event[0], self._last_event[1] + 1))
-        known = {"event": event, "jobId": job_id, **fields}
+    def emit(self, now: int, name: str, job_id: str | None = None, **facts: Any) -> None:
+        """Writes an event with attributes of `Event`, and wakes all waiting tasks."""
+        at, number = self._last_event = max((now, 0), (self._last_event[0], self._last_event[1] + 1))
         self.events.append(
-            (
-                "{}-{}".format(*self._last_event),
-                {
-                    name.encode(): value if isinstance(value, bytes) else value.encode()
-                    for name, value in known.items()
-                    if value
-                },
-            )
+            Event(id=f"{at}-{number}", name=name, queue=self.queue, timestamp=at, job_id=job_id, **facts)
         )
         self.changed.fire()
 
-    def events_after(self, entry_id: str) -> list[Entry]:
+    def events_after(self, entry_id: str) -> list[Event]:
         """Returns the events that came after an id."""
         after = _order(entry_id)
-        found: list[Entry] = []
+        found: list[Event] = []
         with self.lock:
-            for entry in reversed(self.events):
-                if _order(entry[0]) <= after:
+            for event in reversed(self.events):
+                if _order(event.id) <= after:
                     break
-                found.append(entry)
+                found.append(event)
         return found[::-1]
 
     # -- order

@@ -7,10 +7,16 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from oxcart.broker.cancellations import CancelRequest
+from oxcart.broker.keyring import Purpose
 from oxcart.broker.memory.store import Store
-from oxcart.broker.port.streams import Entry
+from oxcart.broker.sealing import Sealer
 from oxcart.broker.waiting import Popped
+from oxcart.model import payload
+from oxcart.model.errors import DecryptionError
+from oxcart.model.event import Event
 
 if TYPE_CHECKING:
     from oxcart.broker.memory.broker import MemoryBroker
@@ -19,26 +25,44 @@ T = TypeVar("T")
 
 
 class MemoryEvents:
-    """The events of one queue."""
+    """The events of one queue; sealed values are opened if there is a sealer."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, sealer: Sealer | None = None) -> None:
         self._store = store
+        self._sealer = sealer
 
     async def last_id(self) -> str:
         """Returns the id of the newest event, ``0-0`` for none."""
         with self._store.lock:
-            return self._store.events[-1][0] if self._store.events else "0-0"
+            return self._store.events[-1].id if self._store.events else "0-0"
 
-    async def read(self, since: str, block: float) -> list[Entry]:
+    async def read(self, since: str, block: float) -> list[Event]:
         """Returns the events after an id; waits for one for so many seconds."""
-        return await first_of([self._store], lambda: self._store.events_after(since), block) or []
+        found = await first_of([self._store], lambda: self._store.events_after(since), block)
+        return [self._opened(event) for event in found or []]
 
-    async def backwards(self) -> AsyncIterator[Entry]:
+    async def backwards(self) -> AsyncIterator[Event]:
         """Yields the events that are still there, newest first."""
         with self._store.lock:
-            entries = list(self._store.events)
-        for entry in reversed(entries):
-            yield entry
+            events = list(self._store.events)
+        for event in reversed(events):
+            yield self._opened(event)
+
+    def _opened(self, event: Event) -> Event:
+        if self._sealer is None or event.job_id is None:
+            return event
+        sealed: Purpose
+        if event.name == "completed":
+            sealed, value, attribute = "result", event.return_value, "return_value"
+        elif event.name == "progress":
+            sealed, value, attribute = "progress", event.data, "data"
+        else:
+            return event
+        try:
+            raw = self._sealer.open(sealed, event.job_id, payload.encode(value))
+        except DecryptionError:
+            return event
+        return msgspec.structs.replace(event, **{attribute: payload.decode(raw)})
 
     async def close(self) -> None:
         """Does nothing: no connection is open."""

@@ -488,9 +488,9 @@ class PartitionedBroker:
         """Names this client."""
         return self._first.client_id
 
-    def open_events(self) -> MergedEvents:
+    def open_events(self, *, unseals: bool = False) -> MergedEvents:
         """Opens the events of all partitions, merged."""
-        return MergedEvents(self.spread)
+        return MergedEvents(self.spread, unseals=unseals)
 
     def open_wait(self, brokers: Sequence[Any], worker: str) -> WorkWait:
         """A worker waits for the partitions themselves."""

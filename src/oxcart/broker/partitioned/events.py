@@ -11,11 +11,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+import msgspec
+
 from oxcart.broker.events import PAGE
 from oxcart.broker.partitioned.merging import merge
 from oxcart.broker.partitioned.spread import Spread
-from oxcart.broker.port.streams import Entry, EventStream
+from oxcart.broker.port.streams import EventStream
 from oxcart.model.errors import ValidationError
+from oxcart.model.event import Event
 
 #: Seconds that a partition may take to answer before its events are left for later.
 PATIENCE = 5.0
@@ -31,11 +34,12 @@ def _number(entry_id: str) -> tuple[int, int]:
 class MergedEvents(EventStream):
     """The events of a partitioned queue."""
 
-    def __init__(self, spread: Spread) -> None:
+    def __init__(self, spread: Spread, *, unseals: bool = False) -> None:
         self._spread = spread
+        self._unseals = unseals
         self._streams: dict[int, EventStream] = {}
-        self._reads: dict[int, asyncio.Task[list[Entry]]] = {}
-        self._waiting: dict[int, list[Entry]] = {}  # events that were read and not returned yet
+        self._reads: dict[int, asyncio.Task[list[Event]]] = {}
+        self._waiting: dict[int, list[Event]] = {}  # events that were read and not returned yet
         self._positions: list[str] = []
         self._last = ""
 
@@ -52,7 +56,7 @@ class MergedEvents(EventStream):
         found = await asyncio.gather(*map(newest, range(self._spread.layout.served)))
         return _position(max(found, key=_number), found)
 
-    async def read(self, since: str, block: float) -> list[Entry]:
+    async def read(self, since: str, block: float) -> list[Event]:
         """Returns the events after a position, by their time; waits for one for so many seconds."""
         await self._spread.ready()
         if since != self._last:
@@ -82,23 +86,23 @@ class MergedEvents(EventStream):
                 if entries := task.result():
                     self._waiting[number] = entries
 
-    def _take(self) -> list[Entry]:
-        full = [entries[-1][0] for entries in self._waiting.values() if len(entries) >= PAGE]
+    def _take(self) -> list[Event]:
+        full = [entries[-1].id for entries in self._waiting.values() if len(entries) >= PAGE]
         bound = min(map(_number, full), default=None)
-        found: list[tuple[int, Entry]] = []
+        found: list[tuple[int, Event]] = []
         for number, entries in [*self._waiting.items()]:
-            ready = [one for one in entries if bound is None or _number(one[0]) <= bound]
+            ready = [one for one in entries if bound is None or _number(one.id) <= bound]
             found += [(number, one) for one in ready]
             if len(ready) == len(entries):
                 del self._waiting[number]
             else:
                 self._waiting[number] = entries[len(ready) :]
-        found.sort(key=lambda one: _number(one[1][0]))
-        taken: list[Entry] = []
-        for number, (entry_id, fields) in found:
-            self._positions[number] = entry_id
-            self._last = _position(entry_id, self._positions)
-            taken.append((self._last, fields))
+        found.sort(key=lambda one: _number(one[1].id))
+        taken: list[Event] = []
+        for number, event in found:
+            self._positions[number] = event.id
+            self._last = _position(event.id, self._positions)
+            taken.append(msgspec.structs.replace(event, id=self._last, queue=self._spread.queue))
         return taken
 
     async def _seek(self, since: str) -> None:
@@ -117,22 +121,22 @@ class MergedEvents(EventStream):
         self._positions = positions if at else [entry_id if "-" in entry_id else f"{entry_id}-0"] * count
         self._last = since
 
-    async def backwards(self) -> AsyncIterator[Entry]:
+    async def backwards(self) -> AsyncIterator[Event]:
         """Yields the events that are still there, newest first."""
         await self._spread.refresh()
         rows = [self._stream(number).backwards() for number in range(self._spread.layout.served)]
 
-        def order(entry: Entry) -> tuple[int, int]:
-            ms, count = _number(entry[0])
+        def order(event: Event) -> tuple[int, int]:
+            ms, count = _number(event.id)
             return -ms, -count
 
-        async for entry in merge(rows, order):
-            yield entry
+        async for event in merge(rows, order):
+            yield msgspec.structs.replace(event, queue=self._spread.queue)
 
     def _stream(self, number: int) -> EventStream:
         found = self._streams.get(number)
         if found is None:
-            found = self._streams[number] = self._spread.broker(number).open_events()
+            found = self._streams[number] = self._spread.broker(number).open_events(unseals=self._unseals)
         return found
 
     async def _stop(self) -> None:

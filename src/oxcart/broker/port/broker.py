@@ -239,8 +239,12 @@ class ServedBroker(Broker, Protocol):
     def known_url(self) -> str | None:
         """The URL of a cluster with the nodes that are known by now; None for a single server."""
 
-    def open_events(self) -> EventStream | None:
-        """Opens the queue's event stream; None if the queue has none."""
+    def open_events(self, *, unseals: bool = False) -> EventStream | None:
+        """Opens the queue's event stream; None if the queue has none.
+
+        Args:
+            unseals: Whether it opens sealed values; one that does not open stays sealed.
+        """
 
     def open_wait(self, brokers: Sequence[Any], worker: str) -> WorkWait:
         """Opens a worker's wait for jobs of some queues of this site."""

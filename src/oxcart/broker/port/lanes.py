@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from oxcart.broker.port.results import Tended
 from oxcart.broker.port.streams import LanePlace
 from oxcart.broker.port.values import Outage
+from oxcart.model.event import Event
 from oxcart.model.job import Job
 from oxcart.model.target import Abilities
 
@@ -61,8 +62,11 @@ class Lanes(Protocol):
             The next cursor (``0`` at the end), and how many it dropped.
         """
 
-    async def read_events(self, after: LanePlace) -> list[tuple[LanePlace, dict[bytes, bytes]]]:
-        """Reads events of all lanes behind a place, in order; those of the present ms are left for later."""
+    async def read_events(self, after: LanePlace) -> list[tuple[LanePlace, Event]]:
+        """Reads events of all lanes behind a place, in order; those of the present ms are left for later.
+
+        Sealed values are opened; a value that does not open stays sealed.
+        """
 
     def fits(self, lane: str, abilities: Abilities) -> bool:
         """Returns whether a worker may take jobs of a lane; a name that cannot be parsed fits none."""

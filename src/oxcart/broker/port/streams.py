@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Protocol
 
+from oxcart.model.event import Event
+
 if TYPE_CHECKING:
     from oxcart.broker.cancellations import CancelRequest
     from oxcart.broker.waiting import Popped
 
-#: An event as it is stored: its id, and its fields.
-Entry = tuple[str, dict[bytes, bytes]]
 #: The place of an event among those of all lanes of a queue: its ms, its number within them, and its lane.
 LanePlace = tuple[int, int, str]
 
@@ -21,10 +21,10 @@ class EventStream(Protocol):
     async def last_id(self) -> str:
         """Returns the id of the newest event, ``0-0`` for none."""
 
-    async def read(self, since: str, block: float) -> list[Entry]:
+    async def read(self, since: str, block: float) -> list[Event]:
         """Returns the events after an id; waits for one for so many seconds."""
 
-    def backwards(self) -> AsyncIterator[Entry]:
+    def backwards(self) -> AsyncIterator[Event]:
         """Yields the events that are still there, newest first."""
 
     async def close(self) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from oxcart.broker.bullmq.keys import Keys
+from oxcart.broker.events import EventReader
 from oxcart.compat.bullmq.event_emitter import EventEmitter
 from oxcart.compat.bullmq.queue_keys import NAMES
 from oxcart.compat.bullmq.record import loads
 from oxcart.compat.bullmq.redis_connection import check_backend, client_of, server_of
-from oxcart.events import QueueEvents as OxcartEvents
 from oxcart.queue import Queue as OxcartQueue
 
 #: Fields that are JSON on the wire, by event.
@@ -49,7 +49,7 @@ class QueueEvents(EventEmitter):
         self._client: Any = None
         self.running = self.closing = self.closed = False
         self._task: asyncio.Future[Any] | None = None
-        self._events: OxcartEvents | None = None
+        self._events: EventReader | None = None
         if self.opts.get("autorun"):
             self._task = asyncio.ensure_future(self._run_by_itself())
 
@@ -79,10 +79,14 @@ class QueueEvents(EventEmitter):
         self.running = True
         block = max(1, int(self.opts["blockingTimeout"])) / 1000
         try:
-            self._events = self.inner.events(self.opts.get("lastEventId") or "$")
+            events = self._events = EventReader(self.inner._core.broker)
+            position = self.opts.get("lastEventId") or "$"
+            if position == "$":
+                position = await events.last_id()
             while not self.closing:
-                for entry_id, fields in await self._events.read_entries(block):
-                    self._dispatch(entry_id, fields)
+                for entry_id, fields in await events.read_entries(position, block):
+                    position = entry_id
+                    self._dispatch(entry_id, {_text(name): _text(value) for name, value in fields.items()})
         finally:
             self.running = False
 
@@ -117,3 +121,7 @@ class QueueEvents(EventEmitter):
             await self._client.aclose()
         await self.inner.close()
         self.closed = True
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from oxcart.broker.port.streams import Entry
-from oxcart.broker.sampling import Crew, Sample, crews, event_ms, sample
+from oxcart.broker.sampling import Crew, Sample, SampledEvent, crews, event_ms, sample
 from oxcart.model.errors import OxcartError
 from oxcart.model.job import Job
 from oxcart.queue import Queue
@@ -104,7 +103,7 @@ class Track:
             self._backfill(events)
         self._take(found.lane_events, found.lanes_cut, self._lanes_since)
         # The lanes are read behind the sample's own time, and to the end of the millisecond before.
-        seen = event_ms(found.lane_events[-1][0]) + 1 if found.lane_events and not found.lanes_cut else 0
+        seen = found.lane_events[-1].at_ms + 1 if found.lane_events and not found.lanes_cut else 0
         self._lanes_since = max(found.at_ms, seen)
         self._bin(found.at_ms).backlog = self.ready
         if found.position:
@@ -112,37 +111,36 @@ class Track:
         elif found.cut and not is_first:
             self._position = f"{found.at_ms}-0"
         elif events:
-            self._position = events[-1][0]
+            self._position = events[-1].id
         elif is_first:
             self._position = "0-1"
 
-    def _take(self, events: Sequence[Entry], cut: bool, since: int) -> None:
+    def _take(self, events: Sequence[SampledEvent], cut: bool, since: int) -> None:
         """Counts events; if there are more than were read, they stand for the whole time since then."""
         if not events:
             return
-        first, last, now = event_ms(events[0][0]), event_ms(events[-1][0]), self.sample.at_ms
+        first, last, now = events[0].at_ms, events[-1].at_ms, self.sample.at_ms
         factor, begin = 1.0, first
         if cut:
             begin = min(since, first)
             factor = max(1.0, (now - begin) / max(1, last - begin))
-        for entry_id, fields in events:
-            at = event_ms(entry_id)
-            self._count(round(begin + (at - begin) * factor), at, fields, factor)
+        for event in events:
+            self._count(round(begin + (event.at_ms - begin) * factor), event, factor)
 
-    def _count(self, place: int, at: int, fields: dict[bytes, bytes], weight: float) -> None:
-        name, job = fields.get(b"event", b""), fields.get(b"jobId", b"").decode("utf-8", "replace")
+    def _count(self, place: int, event: SampledEvent, weight: float) -> None:
+        at, name, job = event.at_ms, event.name, event.job_id
         slot = self._bin(place)
-        if name in (b"waiting", b"added"):
-            slot.added += weight if name == b"added" else 0
+        if name in ("waiting", "added"):
+            slot.added += weight if name == "added" else 0
             self._waiting[job] = at
-        elif name == b"active":
+        elif name == "active":
             if (since := self._waiting.pop(job, None)) is not None:
                 slot.waits.append(at - since)
             self._active[job] = at
-        elif name in (b"completed", b"failed", b"delayed"):
-            if name == b"completed":
+        elif name in ("completed", "failed", "delayed"):
+            if name == "completed":
                 slot.completed += weight
-            elif name == b"failed":
+            elif name == "failed":
                 slot.failed += weight
             if (since := self._active.pop(job, None)) is not None:
                 slot.runs.append(at - since)
@@ -150,15 +148,14 @@ class Track:
             while len(remembered) > REMEMBERED:
                 remembered.popitem(last=False)
 
-    def _backfill(self, events: Sequence[tuple[str, dict[bytes, bytes]]]) -> None:
+    def _backfill(self, events: Sequence[SampledEvent]) -> None:
         """Computes the backlogs before the first sample, backwards from the events."""
         length = self.ready
-        for entry_id, fields in reversed(events):
-            slot = self._bin(event_ms(entry_id))
+        for event in reversed(events):
+            slot = self._bin(event.at_ms)
             if slot.backlog is None:
                 slot.backlog = max(0, length)
-            name = fields.get(b"event", b"")
-            length += 1 if name == b"active" else -1 if name == b"waiting" else 0
+            length += 1 if event.name == "active" else -1 if event.name == "waiting" else 0
 
     def _bin(self, at: int) -> Bin:
         start = at - at % BIN

@@ -1,13 +1,17 @@
+"""Entries of event streams as events of the model."""
+
 from typing import Any
 
 import pytest
 
+from oxcart.broker.event_codec import decode_event
 from oxcart.model.errors import ValidationError
 from oxcart.model.event import EVENT_NAMES, Event
 
 
 def parse(*pairs: str, stream_id: str = "1700000000123-4") -> Event:
-    return Event.parse(stream_id, dict(zip(pairs[::2], pairs[1::2], strict=True)), "emails")
+    raw = [part.encode() for part in pairs]
+    return decode_event(stream_id, dict(zip(raw[::2], raw[1::2], strict=True)), "emails")
 
 
 def test_common_parts() -> None:
@@ -48,8 +52,8 @@ def test_fields(pairs: tuple[str, ...], expected: dict[str, Any]) -> None:
     assert {name: getattr(event, name) for name in expected} == expected
 
 
-def test_bytes_are_read_too() -> None:
-    event = Event.parse(b"5-0", {b"event": b"failed", b"failedReason": b"caf\xff"}, "q")
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    event = decode_event(b"5-0", {b"event": b"failed", b"failedReason": b"caf\xff"}, "q")
     assert (event.timestamp, event.name, event.failed_reason) == (5, "failed", "caf\ufffd")
 
 
