@@ -16,6 +16,7 @@ import redis
 from oxcart.broker import port
 from oxcart.broker.bullmq import BullMQBroker
 from oxcart.broker.bullmq.codec import ParentLink, encode_job, options_of
+from oxcart.broker.bullmq.runs import read_repeat
 from oxcart.broker.connection import Server
 from oxcart.broker.port import Ask, Claimed, Lease
 from oxcart.broker.port.results import AddedTree
@@ -24,7 +25,7 @@ from oxcart.model.flow import OnFailure, Tree
 from oxcart.model.job import Job
 from oxcart.model.options import JobOptions
 from oxcart.model.retention import Retention
-from oxcart.model.schedule import Schedule, Scheduler
+from oxcart.model.schedule import Scheduler
 from tests.broker.bullmq.hashes import hash_of
 from tests.equality.dump import Dump, take_dump
 from tests.equality.ops import PEER_KINDS, PREFIX, QUEUES, SERVER_KINDS, Op, Outcome
@@ -271,7 +272,7 @@ class OxcartSide:
     async def _upsert_scheduler(self, broker: BullMQBroker, op: Op) -> str | None:
         repeat, template = op.args["repeat"], op.args["template"]
         schedule = msgspec.structs.replace(
-            Schedule.from_wire(repeat),
+            read_repeat(repeat),
             immediately=repeat.get("immediately", False),
             offset=repeat.get("offset"),
         )

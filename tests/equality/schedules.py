@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from oxcart.model.schedule import Schedule
+from oxcart.broker.bullmq.runs import read_repeat
 from tests.equality.ops import QUEUE, Op
 from tests.equality.sequences import Generator
 
@@ -146,6 +146,6 @@ class Schedules(Generator):
             every = int(record["every"])
             later = [last + every, self._now // every * every + every + int(record.get("offset", 0))]
         else:
-            schedule = Schedule.from_wire(self._again(key) or {})
+            schedule = read_repeat(self._again(key) or {})
             later = [schedule.following(max(self._now, last)) or 0]
         return any(self._view.exists(QUEUE, f"repeat:{key}:{time}") for time in later)

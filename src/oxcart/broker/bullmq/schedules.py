@@ -10,6 +10,7 @@ import msgspec
 
 from oxcart.broker.bullmq.claimed import BullMQClaim
 from oxcart.broker.bullmq.codec import encode_options
+from oxcart.broker.bullmq.runs import NextRun, first_run, next_run, read_repeat, resumed_run
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.capabilities import BULLMQ
 from oxcart.broker.port import ClaimedJob
@@ -29,14 +30,10 @@ from oxcart.model.options import JobOptions
 from oxcart.model.schedule import (
     PAUSED_MS,
     Missed,
-    NextRun,
     Overlap,
     Schedule,
     Scheduler,
-    first_run,
     is_legacy_id,
-    next_run,
-    resumed_run,
 )
 
 if TYPE_CHECKING:
@@ -265,12 +262,12 @@ def _decode(scheduler_id: str, next_ms: float, flat: list[bytes]) -> Scheduler:
         name, _, end, tz, pattern = scheduler_id.split(":", 4)
         repeat: dict[str, Any] = {"endDate": end, "tz": tz or None}
         repeat["every" if pattern.isdigit() else "pattern"] = pattern
-        schedule = Schedule.from_wire(repeat)
+        schedule = read_repeat(repeat)
         return Scheduler(
             id=scheduler_id, name=name, schedule=schedule, next_ms=count_of(next_ms), legacy=True
         )
     named = {one: text(one.encode()) for one in ("every", "pattern", "tz", "startDate", "endDate", "limit")}
-    schedule = Schedule.from_wire(named)
+    schedule = read_repeat(named)
     if b"every" in fields and (offset := text(b"offset")) is not None:
         schedule = msgspec.structs.replace(schedule, offset=count_of(offset))
     runs = text(b"ic")
@@ -297,7 +294,7 @@ def _repeatable(
     """Returns the next run of a repeatable job (older than schedulers), from its key and its options."""
     schedule_id, at_ms = claim.schedule_id or "", run.at_ms
     if at_ms is None:
-        every = Schedule.from_wire(run.options["repeat"]).every or 1
+        every = read_repeat(run.options["repeat"]).every or 1
         at_ms = max(now, int(options.get("prevMillis") or 0)) // every * every + every
     own_id = _object(data).get("id") or ""
     space = hashlib.md5(schedule_id.encode(), usedforsecurity=False).hexdigest()

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from oxcart.broker.bullmq.claimed import BullMQClaim
+from oxcart.broker.bullmq.runs import repeat_of
 from oxcart.compat.bullmq.job import Job
 from oxcart.compat.bullmq.options import backoff_of, read_options, shown, stored
 from oxcart.compat.bullmq.record import dumps, name_of
@@ -105,7 +106,9 @@ class JobScheduler:
         if made_run is None:
             return None
         job_id, delay = made_run
-        return self._job(job_scheduler_id, job_name, job_data, given, schedule.wire(count), job_id, delay)
+        return self._job(
+            job_scheduler_id, job_name, job_data, given, repeat_of(schedule, count), job_id, delay
+        )
 
     def _job(
         self,
