@@ -355,7 +355,7 @@ class TestEvents:
         events = make(QueueEvents, "q")
         heard: list[Any] = []
         events.on("added", lambda fields, event_id: heard.append(fields["name"]))
-        await soon(lambda: events._events is not None and events._events.position != "$")
+        await soon(lambda: events._position != "$")
         await queue.add("after", {})
         await soon(lambda: heard == ["after"])
         await queue.close()

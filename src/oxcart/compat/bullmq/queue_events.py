@@ -50,6 +50,8 @@ class QueueEvents(EventEmitter):
         self.running = self.closing = self.closed = False
         self._task: asyncio.Future[Any] | None = None
         self._events: EventReader | None = None
+        #: The id of the last event read; ``$`` until the reader has begun at the end.
+        self._position: str = self.opts.get("lastEventId") or "$"
         if self.opts.get("autorun"):
             self._task = asyncio.ensure_future(self._run_by_itself())
 
@@ -80,12 +82,11 @@ class QueueEvents(EventEmitter):
         block = max(1, int(self.opts["blockingTimeout"])) / 1000
         try:
             events = self._events = EventReader(self.inner._core.broker)
-            position = self.opts.get("lastEventId") or "$"
-            if position == "$":
-                position = await events.last_id()
+            if self._position == "$":
+                self._position = await events.last_id()
             while not self.closing:
-                for entry_id, fields in await events.read_entries(position, block):
-                    position = entry_id
+                for entry_id, fields in await events.read_entries(self._position, block):
+                    self._position = entry_id
                     self._dispatch(entry_id, {_text(name): _text(value) for name, value in fields.items()})
         finally:
             self.running = False
