@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from oxcart.model.partitions import partition_of
 from oxcart.sync import Queue
 from tests.cli.conftest import Commands
 from tests.servers import ValkeyServer
@@ -49,3 +50,47 @@ def test_a_wrong_number_is_refused(ox: Commands, queue: Queue, size: str) -> Non
     queue.add("n")
     assert ox("partitions", "resize", "events", size).code != 0
     assert queue.partitions.layout().version == 1
+
+
+def test_commands_work_on_all_partitions(ox: Commands, queue: Queue) -> None:
+    """A plain queue of the same name would be one that no worker consumes."""
+    queue.partitions.layout()
+    made = ox("add", "events", "n", '{"a": 1}', "--partition-key", "k1", "--json").json
+    job = queue.jobs.get(made["id"])
+    assert job is not None
+    assert job.queue == f"events#{partition_of('k1', 4)}"
+    assert ox("add", "events", "n", "{}").err == "", "the queue exists"
+    assert ox("queues", "events", "--json").json[0]["counts"]["waiting"] == 2
+    assert ox("pause", "events").code == 0
+    assert queue.is_paused()
+    assert ox("resume", "events").code == 0
+    assert not queue.is_paused()
+    assert ox("limits", "set", "events", "--concurrency", "8").code == 0
+    assert queue.limits.concurrency() == 8
+    assert len(ox("jobs", "events", "--json").json) == 2
+    assert ox("clear", "events", "--yes").code == 0
+    assert queue.counts()["waiting"] == 0
+    with Queue("events", url=queue._core.server.location.url) as plain:  # type: ignore[union-attr]
+        assert not plain._core.partitions
+        assert sum(plain.counts().values()) == 0
+
+
+def test_a_partition_is_a_queue_of_its_own(ox: Commands, queue: Queue) -> None:
+    queue.partitions.layout()
+    assert ox("add", "events#2", "n", "{}").code == 0
+    assert [row["waiting"] for row in queue.partitions.counts()] == [0, 0, 1, 0]
+
+
+def test_a_queue_over_several_servers_needs_each_of_them(clean: ValkeyServer, ox: Commands) -> None:
+    with ValkeyServer() as other, Queue("events", url=[clean.url, other.url], partitions=4) as queue:
+        queue.add("n", partition_key="k1")
+        both = ("--server", clean.url, "--server", other.url)
+        assert ox("pause", "events", *both).code == 0
+        assert queue.is_paused()
+        assert ox(*both, "partitions", "show", "events", "--json").json["size"] == 4
+        alone = ox("pause", "events")
+        assert alone.code == 2
+        assert "a list of 2 servers" in alone.err
+        assert "--server" in alone.err
+        assert "no partitions of queue 'mail'" in ox("priorities", "mail", *both).err
+        assert "pass one with --url" in ox("queues", *both).err

@@ -42,7 +42,7 @@ from oxcart.cli.demo.command import demo
 from oxcart.cli.settings import DEFAULT_PREFIX, Settings
 
 #: Options that may stand anywhere on the command line, not only before the command.
-_GLOBAL = ("--url", "--prefix", "--namespace")
+_GLOBAL = ("--url", "--server", "--prefix", "--namespace")
 
 
 class Root(TyperGroup):
@@ -89,8 +89,8 @@ app = typer.Typer(
     cls=Root,
     name="oxcart",
     help="Jobs for Python on queues shared with BullMQ.",
-    epilog="--url, --prefix and --namespace may stand anywhere. Exit codes: 0 fine, 1 not found or failed, "
-    "2 wrong usage, 3 server unreachable.",
+    epilog="--url, --server, --prefix and --namespace may stand anywhere. "
+    "Exit codes: 0 fine, 1 not found or failed, 2 wrong usage, 3 server unreachable.",
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -109,6 +109,13 @@ def _root(
             help="The server: redis://, rediss://, unix://, redis+cluster:// or redis+sentinel://.",
         ),
     ] = None,
+    server: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Each of the standalone servers of a partitioned queue, in their order, instead of --url.",
+            show_default=False,
+        ),
+    ] = None,
     prefix: Annotated[str, typer.Option(help="The prefix of queue names in keys.")] = DEFAULT_PREFIX,
     namespace: Annotated[
         str | None,
@@ -124,7 +131,9 @@ def _root(
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
         raise typer.Exit
-    ctx.obj = Settings(url=(url or "").strip() or None, prefix=prefix, namespace=namespace)
+    ctx.obj = Settings(
+        url=(url or "").strip() or None, prefix=prefix, namespace=namespace, servers=tuple(server or ())
+    )
 
 
 #: The commands by task, in the order of the help.

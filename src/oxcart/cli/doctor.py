@@ -61,7 +61,7 @@ async def _examine(using: Settings) -> list[Finding]:
     if using.namespace is not None:
         findings, _ = await checks.examine_server(using.server, using.reconnect)
         return findings + await namespace_checks.examine(using)
-    return await checks.examine(using.server, using.prefix, using.reconnect, using.queue)
+    return await checks.examine(using.server, using.prefix, using.reconnect, using.plain)
 
 
 def _show(findings: list[Finding]) -> None:

@@ -21,6 +21,7 @@ from oxcart.cli.options import (
     GroupOption,
     LabelOption,
     LimitKeyOption,
+    PartitionKeyOption,
     PriorityOption,
     RateLimitOption,
     RerouteOnOption,
@@ -82,6 +83,7 @@ def add(
     correlation_id: CorrelationIdOption = None,
     group: GroupOption = None,
     limit_key: LimitKeyOption = None,
+    partition_key: PartitionKeyOption = None,
     callback_url: Annotated[str | None, typer.Option(help="URL of the webhook that follows its end.")] = None,
     history: Annotated[bool, typer.Option("--history", help="Keep its transitions and attempts.")] = False,
     remove_on_complete: Annotated[
@@ -117,6 +119,7 @@ def add(
         "correlation_id": correlation_id,
         "group": group,
         "limit_key": limit_key,
+        "partition_key": partition_key,
         "callback_url": callback_url,
         "history": history or None,
         "remove_on_complete": json_or_text(remove_on_complete),

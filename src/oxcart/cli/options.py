@@ -31,6 +31,10 @@ LimitKeyOption = Annotated[
     str | None,
     typer.Option("--limit-key", help="Key whose limits apply, for example a tenant id."),
 ]
+PartitionKeyOption = Annotated[
+    str | None,
+    typer.Option("--partition-key", help="Jobs of one key share a partition of a partitioned queue."),
+]
 GroupOption = Annotated[
     str | None,
     typer.Option("--group", help="Group that takes turns with the others, for example a tenant id."),

@@ -18,18 +18,11 @@ if TYPE_CHECKING:
 
 app = settings.group("partitions", "Show and change the partitions of a queue.")
 
-Servers = Annotated[
-    list[str] | None,
-    typer.Option("--server", help="Each of the standalone servers, in their order, instead of --url."),
-]
-
 
 @app.command()
-def show(
-    ctx: typer.Context, queue: QueueArgument, server: Servers = None, as_json: JsonOption = False
-) -> None:
+def show(ctx: typer.Context, queue: QueueArgument, as_json: JsonOption = False) -> None:
     """Show the layout of a partitioned queue, and how many jobs each partition has."""
-    _show(ctx, queue, server, as_json)
+    _show(ctx, queue, as_json)
 
 
 @app.command()
@@ -37,30 +30,24 @@ def resize(
     ctx: typer.Context,
     queue: QueueArgument,
     size: Annotated[int, typer.Argument(help="The number of partitions for new jobs.", show_default=False)],
-    server: Servers = None,
     as_json: JsonOption = False,
 ) -> None:
     """Let new jobs go to another number of partitions. No job moves, and workers follow by themselves."""
-    _show(ctx, queue, server, as_json, lambda source: source.partitions.resize(size))
+    _show(ctx, queue, as_json, lambda source: source.partitions.resize(size))
 
 
 @app.command()
-def retire(
-    ctx: typer.Context, queue: QueueArgument, server: Servers = None, as_json: JsonOption = False
-) -> None:
+def retire(ctx: typer.Context, queue: QueueArgument, as_json: JsonOption = False) -> None:
     """Give up the partitions that get no new jobs. Workers do so an hour after the last resize."""
-    _show(ctx, queue, server, as_json, lambda source: source.partitions.retire())
+    _show(ctx, queue, as_json, lambda source: source.partitions.retire())
 
 
-def _show(
-    ctx: typer.Context, queue: str, servers: list[str] | None, as_json: bool, work: Work | None = None
-) -> None:
+def _show(ctx: typer.Context, queue: str, as_json: bool, work: Work | None = None) -> None:
     """Changes the layout of a queue, and prints it."""
 
     async def act() -> dict[str, Any]:
-        async with settings.of(ctx).partitioned(queue, servers or None) as source:
-            store = source._core.broker.partitions
-            if store is None or not await store.exists():
+        async with settings.of(ctx).partitioned(queue) as source:
+            if source is None:
                 raise CommandError(f"queue {queue!r} has no partitions: make it with Queue(…, partitions=)")
             if work is not None:
                 await work(source)

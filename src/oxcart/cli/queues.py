@@ -232,7 +232,21 @@ async def _overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:
         return await namespace.overview(using, names)
     from oxcart.broker.overview import count_queues
 
-    return [_row(one) for one in await count_queues(using.server, using.prefix, names, using.reconnect)]
+    rows = [row for name in names if (row := await _partitioned(using, name)) is not None]
+    rest = [name for name in names if name not in {row["queue"] for row in rows}]
+    if rest:
+        found = await count_queues(using.server, using.prefix, rest, using.reconnect)
+        rows += [_row(one) for one in found]
+    return sorted(rows, key=lambda row: str(row["queue"]))
+
+
+async def _partitioned(using: Settings, name: str) -> dict[str, Any] | None:
+    """Returns the row of a queue with partitions, None for another."""
+    async with using.partitioned(name) as queue:
+        if queue is None:
+            return None
+        counts = await queue.counts()
+        return {"queue": name, "counts": counts, "paused": await queue.is_paused(), "version": None}
 
 
 def _row(one: QueueRow) -> dict[str, Any]:

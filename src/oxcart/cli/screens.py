@@ -164,14 +164,14 @@ class Queues(Looking):
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Opens the queue under the cursor."""
         if event.row_key.value is not None:
-            self.app.push_screen(Jobs(self.app.settings.queue(event.row_key.value)))
+            self.app.push_screen(Jobs(self.app.settings.plain(event.row_key.value)))
 
     async def action_pause(self) -> None:
         """Pauses or resumes the queue under the cursor."""
         name = self.query_one(Table).chosen
         if name is None:
             return
-        queue = self.app.settings.queue(name)
+        queue = self.app.settings.plain(name)
         paused = name in self._paused
         try:
             await self.act(
@@ -339,7 +339,7 @@ class Top(App[None]):
         rows = []
         for name in names:
             if name not in self._types:
-                self._types[name] = self.settings.queue(name)
+                self._types[name] = self.settings.plain(name)
             queue = self._types[name]
             counts = await queue._core.broker.counts()
             rows.append(QueueRow(name, dict(counts), await queue.is_paused(), None))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
 from oxcart.cli.completion import queue_names
+from oxcart.cli.exits import USAGE, CommandError
 
 if TYPE_CHECKING:
     from oxcart.broker.connection import Reconnect, Server
@@ -36,21 +38,29 @@ class Settings:
         prefix: The prefix of queue names in keys.
         namespace: The Bridge namespace whose job types are the queues, instead of BullMQ's.
         attempts: How often to try to reach the server.
+        servers: The standalone servers of a partitioned queue, in their order, instead of ``url``.
     """
 
     url: str | None = None
     prefix: str = DEFAULT_PREFIX
     namespace: str | None = None
     attempts: int = ATTEMPTS
+    servers: tuple[str, ...] = ()
     _server: Server | None = field(default=None, repr=False)
 
     @property
     def server(self) -> Server:
-        """Returns the server, one object for all queues of a command."""
+        """Returns the server, one object for all queues of a command.
+
+        Raises:
+            CommandError: Several were given, and the command is none of a partitioned queue.
+        """
+        if len(self.servers) > 1:
+            raise CommandError("several --server are for a partitioned queue: pass one with --url", USAGE)
         if self._server is None:
             from oxcart.broker.connection import Server
 
-            self._server = Server(self.url)
+            self._server = Server(self.servers[0] if self.servers else self.url)
         return self._server
 
     @property
@@ -60,8 +70,8 @@ class Settings:
 
         return Reconnect(attempts=self.attempts)
 
-    def queue(self, name: str) -> Queue:
-        """Returns a queue whose calls give up soon."""
+    def plain(self, name: str) -> Queue:
+        """Returns a queue without partitions, or a single partition, whose calls give up soon."""
         from oxcart.queue import Queue
 
         if self.namespace is not None:
@@ -71,14 +81,48 @@ class Settings:
         made._core.reconnect = self.reconnect
         return made
 
-    def partitioned(self, name: str, servers: list[str] | None) -> Queue:
-        """Returns a partitioned queue, on the server of the command or on several."""
+    @contextlib.asynccontextmanager
+    async def queue(self, name: str) -> AsyncIterator[Queue]:
+        """Opens a queue whose calls give up soon: all of its partitions if a layout is stored.
+
+        Raises:
+            CommandError: Its partitions are on another number of servers.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            found = await stack.enter_async_context(self.partitioned(name))
+            if found is None:
+                if len(self.servers) > 1:
+                    raise CommandError(f"no partitions of queue {name!r} found on these servers")
+                found = await stack.enter_async_context(self.plain(name))
+            yield found
+
+    @contextlib.asynccontextmanager
+    async def partitioned(self, name: str) -> AsyncIterator[Queue | None]:
+        """Opens all partitions of a queue; None if it has none.
+
+        Raises:
+            CommandError: Its partitions are on another number of servers.
+        """
+        from oxcart.broker.slots import has_tag
+        from oxcart.model.errors import ValidationError
         from oxcart.queue import Queue
 
-        place: dict[str, Any] = {"server": self.server} if servers is None else {"url": servers}
+        if self.namespace is not None or "#" in name or "@" in name or has_tag(name) or has_tag(self.prefix):
+            yield None
+            return
+        place: dict[str, Any] = {"url": list(self.servers)} if self.servers else {"server": self.server}
         made = Queue(name, prefix=self.prefix, partitions=1, **place)
         made._core.reconnect = self.reconnect
-        return made
+        async with made:
+            store = made._core.broker.partitions
+            if store is None or not await store.exists():
+                yield None
+                return
+            try:
+                await store.refresh()
+            except ValidationError as error:
+                raise CommandError(f"{error}; pass each of them with --server", USAGE) from error
+            yield made
 
 
 def of(ctx: typer.Context) -> Settings:
