@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.checker import clock, lake, nemesis
+from tests.checker import clock, disk, lake, nemesis
 from tests.checker.nemesis import Fault, make_faults
 from tests.checker.report import report, summary
 from tests.checker.rounds import PATIENCE, Result, run
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 async def _rounds(arguments: argparse.Namespace, folder: Path) -> int:
-    for reason in filter(None, (clock.missing(), lake.missing())):
+    for reason in filter(None, (clock.missing(), lake.missing(), disk.missing())):
         print(f"left out: {reason}", flush=True)
     seed = random.SystemRandom().randrange(10_000) if arguments.seed is None else arguments.seed
     named = tuple(peer for peer in arguments.peers.split(",") if peer)
@@ -67,7 +67,7 @@ async def _rounds(arguments: argparse.Namespace, folder: Path) -> int:
         has_lake = chosen and not lake.missing()
         faults = given
         if faults is None:
-            able = {"has_tailer": has_lake, "can_step": not clock.missing()}
+            able = {"has_tailer": has_lake, "can_step": not clock.missing(), "has_disk": not disk.missing()}
             faults = make_faults(seed, arguments.seconds, peers, **able)
         again = _Again(folder, seed, peers, has_lake, arguments)
         results.append(await again.run(faults))

@@ -13,11 +13,15 @@ from typing import Any
 from tests.checker.final import TERMINAL, Event, Final
 from tests.checker.plan import (
     BRIDGE,
+    BRIDGE_LIMIT,
     GROUP_LIMIT,
     GROUPS,
     KEY_LIMIT,
+    RATE_LIMIT,
+    RATED,
     SHARED,
     TYPE_LIMITS,
+    WINDOW,
     WIRES,
     Plan,
     Row,
@@ -239,7 +243,41 @@ def _is_of(schedule: str, rule: Rule) -> bool:
 
 
 def limits_are_never_exceeded(history: History) -> Iterator[str]:
-    """Never are more jobs of a limited type, of a key or of a group active at once than permitted."""
+    """Never are more jobs of a type, a key or a group active at once, or begun in a window, than allowed."""
+    yield from _limits_of_bullmq(history)
+    if BRIDGE not in history.final.trimmed:
+        yield from _limits_of_bridge(history)
+    if RATED not in history.final.trimmed:
+        yield from _rates(history)
+
+
+def _limits_of_bridge(history: History) -> Iterator[str]:
+    # Jobs without a limit count, and are not held back.
+    for one, active in _walk(history.final.events.get(BRIDGE, [])):
+        job = history.final.jobs.get((BRIDGE, one.job))
+        row = history.rows.get(job.row) if job else None
+        if one.name == "active" and row and row.kind == "limited":
+            others = len(active - {one.job})
+            if others >= BRIDGE_LIMIT:
+                yield f"{row.id} began beside {others} jobs of its type, with a limit of {BRIDGE_LIMIT}"
+
+
+def _rates(history: History) -> Iterator[str]:
+    if any((line.what, line.step) == ("fault", "step") for line in history.lines):
+        return  # where the clock jumps, ids of events do not tell when a window ended
+    begin, starts = 0, 0
+    for one in history.final.events.get(RATED, []):
+        if one.name != "active":
+            continue
+        at = int(one.id.partition("-")[0])
+        if not starts or at >= begin + WINDOW:
+            begin, starts = at, 0
+        starts += 1
+        if starts == RATE_LIMIT + 1:
+            yield f"over {RATE_LIMIT} jobs of {RATED} began within {WINDOW} ms, the last at {at}"
+
+
+def _limits_of_bullmq(history: History) -> Iterator[str]:
     for queue in WIRES:
         if queue in history.final.trimmed:
             continue

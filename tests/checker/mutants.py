@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tomllib
@@ -24,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.checker.nemesis import Fault, dump
+from tests.checker.report import broken_in
 from tests.mutants.catalogue import PACKAGE, SOURCE, Mutant, StaleMutant
 from tests.mutants.page import ROOT
 from tests.mutants.runner import Bench
@@ -103,7 +103,7 @@ def invariants_broken_by(one: Broken, seed: int = 1) -> tuple[set[str], str]:
             check=False,
         )
     output = done.stdout + done.stderr
-    found = set(re.findall(r"^  ([a-z ]+): ", done.stdout, re.MULTILINE))
+    found = broken_in(done.stdout)
     if bool(found) != (done.returncode == 1):
         raise NoVerdict(f"the checker gave no verdict, exit code {done.returncode}: {output[-1000:]}")
     return found, output

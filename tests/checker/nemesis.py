@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from tests.chaos.proxy import Call, Proxy
 from tests.checker.clock import Clock
 from tests.checker.crews import LEASE, TAILER, Crews
+from tests.checker.disk import Disk
 from tests.checker.record import Record
 from tests.servers import ValkeyServer
 
@@ -29,6 +30,7 @@ KINDS = {
     "crash": True,
     "freeze": True,
     "flush": True,
+    "disk": True,
     "fill": False,
     "step": False,
 }
@@ -68,7 +70,13 @@ class Fault:
 
 
 def make_faults(
-    seed: int, seconds: float, peers: Sequence[str], *, has_tailer: bool = False, can_step: bool = True
+    seed: int,
+    seconds: float,
+    peers: Sequence[str],
+    *,
+    has_tailer: bool = False,
+    can_step: bool = True,
+    has_disk: bool = True,
 ) -> list[Fault]:
     """Plans the faults of a run.
 
@@ -78,11 +86,12 @@ def make_faults(
         peers: Which of Node's take part.
         has_tailer: Whether the pipeline's tailer takes part.
         can_step: Whether the server's clock can be set.
+        has_disk: Whether the server has a disk that can be filled.
     """
     dice = random.Random(f"nemesis {seed}")
     kinds = [kind for kind, survived in KINDS.items() if survived or not peers]
-    if not can_step and "step" in kinds:
-        kinds.remove("step")
+    unable = {"step": not can_step, "disk": not has_disk}
+    kinds = [kind for kind in kinds if not unable.get(kind)]
     workers = ["oxcart-1", "oxcart-2", *(f"{peer}-1" for peer in peers), *([TAILER] if has_tailer else [])]
     lease = LEASE / 1000
     made, at, bag = [], 0.5, list[str]()
@@ -127,9 +136,11 @@ class Nemesis:
         crews: Crews,
         record: Record,
         clock: Clock,
+        disk: Disk | None = None,
     ) -> None:
         self._server = server
         self._clock = clock
+        self._disk_of_server = disk
         self._proxies = proxies
         self._crews = crews
         self._record = record
@@ -207,6 +218,17 @@ class Nemesis:
             client.config_set("maxmemory", 1)
             await asyncio.sleep(fault.seconds)
             client.config_set("maxmemory", 0)
+
+    async def _disk(self, fault: Fault) -> None:
+        disk = self._disk_of_server
+        assert disk is not None, "the server has no disk of its own"
+        try:
+            await asyncio.to_thread(disk.fill)
+            # The server ends at the first write that it cannot sync.
+            await asyncio.sleep(fault.seconds)
+        finally:
+            disk.free()
+        await asyncio.to_thread(self._server.start)
 
     async def _step(self, fault: Fault) -> None:
         self._clock.set(fault.seconds)

@@ -6,13 +6,13 @@ import random
 from dataclasses import dataclass, field
 
 #: A BullMQ queue that our workers share with Node's, one of ours alone, a job type of Bridge, a queue whose
-#: groups take turns (shared with Node as well), and a partitioned one.
-MIXED, OURS, BRIDGE, GROUPED, PARTED = "mixed", "ours", "bridged", "grouped", "parted"
-QUEUES = (MIXED, OURS, BRIDGE, GROUPED, PARTED)
+#: groups take turns (shared with Node as well), a partitioned one, and one of ours with a rate limit.
+MIXED, OURS, BRIDGE, GROUPED, PARTED, RATED = "mixed", "ours", "bridged", "grouped", "parted", "rated"
+QUEUES = (MIXED, OURS, BRIDGE, GROUPED, PARTED, RATED)
 NAMESPACE = "checked"
 PARTITIONS = 3
 #: The queues on the wire that speak BullMQ's protocol: a partition is a queue.
-WIRES = (MIXED, OURS, GROUPED, *(f"{PARTED}#{number}" for number in range(PARTITIONS)))
+WIRES = (MIXED, OURS, GROUPED, RATED, *(f"{PARTED}#{number}" for number in range(PARTITIONS)))
 #: Queues that Node's workers consume too.
 SHARED = (MIXED, GROUPED)
 
@@ -23,6 +23,10 @@ TYPE_LIMITS = {"limited": 2}
 #: How many jobs of one key, and of one group, may be active at once.
 KEY_LIMIT, GROUP_LIMIT = 1, 2
 GROUPS = ("red", "green", "blue")
+#: How many jobs of the type may be active when a limited job of Bridge starts, itself included.
+BRIDGE_LIMIT = 3
+#: How many jobs of `RATED` may start in a window of so many ms.
+RATE_LIMIT, WINDOW = 3, 1_000
 #: Rows per second.
 RATE = 10.0
 
@@ -140,12 +144,16 @@ class _Maker:
 
     def row(self, at: float) -> Row:
         dice = self._dice
-        queue = self._queue or dice.choice((MIXED, MIXED, OURS, OURS, BRIDGE, GROUPED, PARTED))
+        queue = self._queue or dice.choice((MIXED, MIXED, OURS, OURS, BRIDGE, GROUPED, PARTED, RATED))
         kinds = ["ok", "ok", "slow", "slow", "again", "exhausted", "bad", "delayed", "ranked", "tree"]
         if queue == MIXED:
             kinds += ["snooze"]
         if queue == OURS:
             kinds += ["limited", "limited", "limited", "keyed", "keyed", "graph"]
+        if queue == BRIDGE:
+            kinds += ["limited", "limited", "limited"]
+        if queue == RATED:
+            kinds = ["ok", "ok", "again"]
         if queue == PARTED:
             kinds += ["keyed", "keyed", "graph"]
         if queue == GROUPED:
@@ -185,7 +193,9 @@ class _Maker:
             case "ranked":
                 row.priority = dice.randint(1, 5)
             case "limited":
-                row.name, row.take = "limited", dice.randint(300, 1000)
+                row.take = dice.randint(300, 1000)
+                if queue != BRIDGE:  # its type is the queue
+                    row.name = "limited"
             case "keyed":
                 row.limit_key, row.take = f"tenant-{dice.randrange(3)}", dice.randint(20, 200)
             case "grouped":

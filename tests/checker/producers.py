@@ -13,6 +13,7 @@ from oxcart import Flow, Graph, Queue
 from oxcart.model.errors import BrokerError, BrokerTimeout
 from tests.checker.plan import (
     BRIDGE,
+    BRIDGE_LIMIT,
     GROUP_LIMIT,
     GROUPED,
     KEY_LIMIT,
@@ -22,7 +23,10 @@ from tests.checker.plan import (
     PARTITIONS,
     PLENTY,
     QUEUES,
+    RATE_LIMIT,
+    RATED,
     TYPE_LIMITS,
+    WINDOW,
     Plan,
     Row,
     Rule,
@@ -70,6 +74,7 @@ class Producers:
             for name in (OURS, PARTED):
                 await self._queues[name].limits.set_key_limit(concurrent=KEY_LIMIT)
             await self._queues[GROUPED].groups.set_all(concurrent=GROUP_LIMIT)
+            await self._queues[RATED].limits.set_rate(RATE_LIMIT, per=f"{WINDOW}ms")
             for rule in self._plan.rules:
                 await self._schedule(rule)
             yield
@@ -164,6 +169,8 @@ def _options(row: Row) -> dict[str, Any]:
         options["job_id"] = row.id
     else:
         del options["priority"]
+        if row.kind == "limited":
+            options["rate_limit"] = {"max_concurrent": BRIDGE_LIMIT}
     if row.delay:
         options["delay"] = f"{row.delay}ms"
     if row.limit_key:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
 from tests.checker.invariants import INVARIANTS
 from tests.checker.rounds import Result
+
+_HEAD = "| invariant | violations |"
 
 
 def summary(result: Result) -> str:
@@ -38,7 +41,7 @@ def report(results: Sequence[Result]) -> str:
     rows = [
         ("rounds", f"{len(results)}, seeds {results[0].seed} to {results[-1].seed}"),
         ("time", f"{sum(result.seconds for result in results) / 60:.1f} minutes"),
-        ("clients were told", _list(told, "acked", "unsure", "refused")),
+        ("replies to clients", _list(told, "acked", "unsure", "refused")),
         ("attempts begun", _list(runs, *sorted(runs))),
         ("jobs at the end", _list(ends, *sorted(ends))),
         ("faults", _list(kinds, *sorted(kinds))),
@@ -46,9 +49,20 @@ def report(results: Sequence[Result]) -> str:
         ("jobs recovered", str(sum(result.stalls for result in results))),
     ]
     lines = ["| what | count |", "|---|---|", *(f"| {what} | {count} |" for what, count in rows), ""]
-    lines += ["| invariant | violations |", "|---|---|"]
-    lines += [f"| {name} | {broken[name]} |" for name in dict.fromkeys([*INVARIANTS, *broken])]
+    lines += [_HEAD, "|---|---|"]
+    looked_at = {name: str(broken[name]) for name in dict.fromkeys([*INVARIANTS, *broken])}
+    if not any(result.has_lake for result in results):
+        looked_at["lake"] = "–"
+    lines += [f"| {name} | {count} |" for name, count in looked_at.items()]
     return "\n".join(lines)
+
+
+def broken_in(text: str) -> set[str]:
+    """Returns the invariants that a printed report has violations of."""
+    _, _, table = text.rpartition(_HEAD)
+    return {
+        name for name, count in re.findall(r"^\| ([a-z ]+) \| (\d+) \|$", table, re.MULTILINE) if int(count)
+    }
 
 
 def _list(counts: Counter[str], *names: str) -> str:

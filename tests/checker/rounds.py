@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.chaos.proxy import Proxy
 from tests.checker import lake
 from tests.checker.clock import Clock
 from tests.checker.crews import Crews
+from tests.checker.disk import mounted
 from tests.checker.final import read_final, unended
 from tests.checker.invariants import History, Violation, check
 from tests.checker.nemesis import Fault, Nemesis
@@ -44,6 +46,7 @@ class Result:
         stalls: How many jobs were recovered.
         dropped: How many replies were dropped.
         violations: What was broken.
+        has_lake: Whether the pipeline took part.
     """
 
     seed: int
@@ -56,6 +59,7 @@ class Result:
     stalls: int = 0
     dropped: int = 0
     violations: list[Violation] = field(default_factory=list)
+    has_lake: bool = False
 
     @property
     def broken(self) -> frozenset[str]:
@@ -89,7 +93,9 @@ async def run(
     record = Record(folder / "record")
     began = time.monotonic()
     clock = Clock(folder)
-    with ValkeyServer(appendonly=True, appendfsync="always", binary=clock.program) as server:
+    options: dict[str, Any] = {"appendonly": True, "appendfsync": "always", "binary": clock.program}
+    server = ValkeyServer(start=False, **options)
+    with mounted(server.folder) as disk, server:
         async with Proxy(server.port) as ours, Proxy(server.port) as theirs:
             with server.client() as client:
                 for queue in WIRES:
@@ -98,7 +104,7 @@ async def run(
             producers = Producers(plan, record, ours.url, theirs.url)
             async with crews.working():
                 async with producers.ready():
-                    nemesis = Nemesis(server, {"ours": ours, "theirs": theirs}, crews, record, clock)
+                    nemesis = Nemesis(server, {"ours": ours, "theirs": theirs}, crews, record, clock, disk)
                     async with asyncio.TaskGroup() as group:
                         group.create_task(producers.produce())
                         group.create_task(nemesis.run(faults))
@@ -124,6 +130,7 @@ async def run(
         sum(one.name == "stalled" for events in final.events.values() for one in events),
         dropped,
         violations,
+        has_lake,
     )
     if violations:
         text = "\n".join([*map(str, violations), *map(str, faults), crews.logs()])

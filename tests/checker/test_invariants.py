@@ -9,7 +9,7 @@ import pytest
 
 from tests.checker.final import Event, Final, Job, Lake
 from tests.checker.invariants import INVARIANTS, History, check
-from tests.checker.plan import GROUPED, MIXED, OURS, Plan, Row, Rule
+from tests.checker.plan import BRIDGE, BRIDGE_LIMIT, GROUPED, MIXED, OURS, RATED, Plan, Row, Rule
 from tests.checker.record import Line
 
 
@@ -179,6 +179,19 @@ def _group_over_limit(history: History) -> None:
     history.final.events[GROUPED] = [Event("active", row.id) for row in rows]
 
 
+def _bridge_over_limit(history: History) -> None:
+    rows = [Row(f"b{n}", BRIDGE, "oxcart", 0, "limited") for n in range(BRIDGE_LIMIT + 1)]
+    history.plan.tops += rows
+    history.final.jobs |= {(BRIDGE, f"id-{row.id}"): Job(["active"], row.id, 1) for row in rows}
+    history.final.events[BRIDGE] = [Event("active", f"id-{row.id}") for row in rows]
+
+
+def _over_rate(history: History) -> None:
+    # A window begins with a start: the second one is over.
+    times = [0, 999, 1000, 1100, 1200, 1999]
+    history.final.events[RATED] = [Event("active", f"r{at}", id=f"{at}-0") for at in times]
+
+
 def _not_in_bronze(history: History) -> None:
     assert history.final.lake is not None
     del history.final.lake.entries[3]
@@ -241,6 +254,8 @@ BREAKS: list[tuple[Callable[[History], None], str]] = [
     (_run_failed, "schedules"),
     (_over_limit, "limits"),
     (_group_over_limit, "limits"),
+    (_bridge_over_limit, "limits"),
+    (_over_rate, "limits"),
     (_not_in_bronze, "lake"),
     (_twice_in_bronze, "lake"),
     (_other_in_bronze, "lake"),
@@ -260,6 +275,23 @@ def test_a_broken_record_is_noticed(change: Callable[[History], None], invariant
     history = sound()
     change(history)
     assert invariant in {one.invariant for one in check(_again(history))}
+
+
+def test_limits_that_are_just_kept_break_nothing() -> None:
+    history = sound()
+    _bridge_over_limit(history)
+    history.final.events[BRIDGE].insert(1, Event("completed", "id-b0"))
+    _over_rate(history)
+    del history.final.events[RATED][4]
+    found = {one.text for one in check(_again(history)) if one.invariant == "limits"}
+    assert found == set()
+
+
+def test_rates_are_not_judged_where_the_clock_was_stepped() -> None:
+    history = sound()
+    _over_rate(history)
+    history.lines.append(Line("fault", step="step", row="server"))
+    assert "limits" not in {one.invariant for one in check(_again(history))}
 
 
 def test_every_invariant_can_be_broken() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 
 import pytest
+import redis
 
-from tests.checker import clock, nemesis
+from tests.checker import clock, disk, nemesis
 from tests.checker.clock import Clock
 from tests.checker.crews import TAILER
 from tests.checker.nemesis import KINDS, Fault, make_faults
@@ -34,6 +36,28 @@ def test_faults_survive_the_command_line() -> None:
 def test_every_kind_comes_and_peers_are_spared_a_full_server() -> None:
     assert {fault.kind for fault in make_faults(1, 60, ())} == set(KINDS)
     assert {fault.kind for fault in make_faults(1, 60, ("node5",))} == set(KINDS) - {"fill", "step"}
+
+
+def test_disks_are_filled_only_where_there_is_one() -> None:
+    assert "disk" not in {fault.kind for fault in make_faults(1, 60, (), has_disk=False)}
+
+
+@pytest.mark.skipif(bool(disk.missing()), reason=disk.missing() or "a disk can be mounted")
+def test_a_server_without_space_ends_and_starts_again_with_what_it_acknowledged() -> None:
+    server = ValkeyServer(start=False, appendonly=True, appendfsync="always")
+    with disk.mounted(server.folder) as space, server:
+        assert space is not None
+        with server.client() as client:
+            client.set("kept", 1)
+            space.fill()
+            with contextlib.suppress(redis.ConnectionError):
+                for number in range(1000):
+                    client.set(f"lost{number}", "x" * 1000)
+            wait_until(lambda: not server.running, "the server has ended")
+        space.free()
+        server.start()
+        with server.client() as client:
+            assert client.get("kept") == "1"
 
 
 def test_clocks_are_stepped_only_where_they_can_be() -> None:
