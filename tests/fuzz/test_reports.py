@@ -10,9 +10,9 @@ import pytest
 from oxcart.drawing.graphs import Node, graph
 from oxcart.drawing.sparks import bars, meter, spark
 from oxcart.drawing.timeline import Bar, Lane, timeline
-from oxcart.spark.report.figures import Report
-from oxcart.spark.report.page import page
-from oxcart.spark.report.picture import picture
+from oxcart.history.report.figures import Report
+from oxcart.history.report.page import page
+from oxcart.history.report.picture import picture
 
 TEXTS = (
     "<script>alert(1)</script>",

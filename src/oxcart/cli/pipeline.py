@@ -341,6 +341,9 @@ def report(
     last: Annotated[
         str | None, typer.Option("--to", help="The last of them.", show_default="the last with figures")
     ] = None,
+    in_spark: Annotated[
+        bool, typer.Option("--spark", help="Compute the figures in Spark instead of DuckDB.")
+    ] = False,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with charts here.")] = None,
     svg: Annotated[Path | None, typer.Option("--svg", help="Write a picture of the charts here.")] = None,
     master: MasterOption = None,
@@ -348,17 +351,23 @@ def report(
     conf: ConfOption = None,
     driver_memory: MemoryOption = None,
 ) -> None:
-    """Show the figures of a day, or of several (--from, --to)."""
+    """Show the figures of a day, or of several (--from, --to); --master and --remote ask Spark."""
     asked, until = _days(day, first, last)
     check_lake(lake)
-    pipeline = open_pipeline(ctx, lake, SparkChoice.read(master, remote, conf, driver_memory))
-    from oxcart.spark.report.figures import collect
-    from oxcart.spark.report.overview import sentences
-    from oxcart.spark.report.page import page
-    from oxcart.spark.report.picture import picture
-    from oxcart.spark.report.text import lines
+    choice = SparkChoice.read(master, remote, conf, driver_memory)
+    from oxcart.history.report.collect import collect
+    from oxcart.history.report.overview import sentences
+    from oxcart.history.report.page import page
+    from oxcart.history.report.picture import picture
+    from oxcart.history.report.text import lines
 
-    found = collect(pipeline.tables, asked, last=until)
+    if in_spark or choice:
+        pipeline = open_pipeline(ctx, lake, choice)
+        found = collect(pipeline.lake, asked, last=until, source=pipeline.tables.source)
+    else:
+        from oxcart.spark.lake.versions import Lake
+
+        found = collect(Lake(lake), asked, last=until)
     if not found.day:
         raise CommandError("there is no day yet: run 'oxcart pipeline run --once' first", FAILED)
     if not found.queues:

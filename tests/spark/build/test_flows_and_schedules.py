@@ -18,14 +18,14 @@ from tests.spark.story import DAY_MS, MIDNIGHT, Story
 
 pytest.importorskip("pyspark")
 
+from oxcart.history.report.collect import collect
+from oxcart.history.report.page import page
+from oxcart.history.report.text import lines
 from oxcart.spark.build.builder import HOLD_MS, Builder
 from oxcart.spark.lake.bronze import BRONZE
 from oxcart.spark.lake.tables import Tables
 from oxcart.spark.lake.versions import Change, Lake
 from oxcart.spark.pipeline import Pipeline, Plan
-from oxcart.spark.report.figures import collect
-from oxcart.spark.report.page import page
-from oxcart.spark.report.text import lines
 from tests.spark.transforms.test_flows_and_schedules import TEN, all_rows, bronze_of, parent_of
 from tests.spark.transforms.test_transforms import Rows, plain
 
@@ -90,7 +90,7 @@ def test_a_child_that_ends_the_next_day(spark: SparkSession, tmp_path: Path) -> 
 
 
 def test_the_report_has_a_section_of_each(tables: Tables) -> None:
-    report = collect(tables)
+    report = collect(tables.lake)
     assert [row["flow_id"] for row in report.flows] == ["sum", "hasty"]
     assert report.flows[0]["path"].startswith("part ")
     assert {row["schedule"] for row in report.schedules} == {"beat", "hourly", "node"}

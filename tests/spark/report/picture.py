@@ -14,11 +14,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from oxcart.history.report.collect import collect
+from oxcart.history.report.picture import picture
 from oxcart.spark.build.builder import Builder
 from oxcart.spark.lake.tables import Tables
 from oxcart.spark.lake.versions import Change, Lake
-from oxcart.spark.report.figures import collect
-from oxcart.spark.report.picture import picture
 from oxcart.spark.session import QUICK_SETTINGS, open_session
 from tests.spark.story import MIDNIGHT, Story
 
@@ -78,7 +78,7 @@ def draw(spark: SparkSession, folder: Path) -> str:
     tables = Tables(spark, Lake(folder, clock=lambda: MIDNIGHT))
     tables.lake.publish(Change("ingest", add=tables.write(morning().bronze(spark), "events")))
     Builder(spark, tables.lake).refresh()
-    return picture(collect(tables))
+    return picture(collect(tables.lake))
 
 
 if __name__ == "__main__":

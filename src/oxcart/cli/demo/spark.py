@@ -134,10 +134,10 @@ def patiently(step: Callable[[], T], pause: float = PATIENCE) -> T:
 
 
 def _report(pipeline: Pipeline, orders: Orders, html: Path) -> dict[str, Any]:
+    from oxcart.history.report.collect import collect
+    from oxcart.history.report.page import page
+    from oxcart.history.report.text import lines
     from oxcart.spark.lake.bronze import BRONZE
-    from oxcart.spark.report.figures import collect
-    from oxcart.spark.report.page import page
-    from oxcart.spark.report.text import lines
 
     orders.begun.wait()
     while not orders.ended.wait(PAUSE):
@@ -147,7 +147,7 @@ def _report(pipeline: Pipeline, orders: Orders, html: Path) -> dict[str, Any]:
     send(say=f"bronze has all {rows:,} rows; building silver and gold")
     patiently(pipeline.builder.refresh)
     send(say="the tables are built; writing the report")
-    made = patiently(lambda: collect(pipeline.tables))
+    made = patiently(lambda: collect(pipeline.lake, source=pipeline.tables.source))
     html.parent.mkdir(parents=True, exist_ok=True)
     html.write_text(page(made), encoding="utf-8")
     return {"html": str(html), "rows": rows, **_totals(pipeline.lake), "tables": lines(made)}
@@ -157,7 +157,7 @@ def _totals(lake: Lake) -> dict[str, int]:
     """Returns the totals of gold, which the demo compares with the counts of the queue."""
     from pyarrow import compute, parquet
 
-    from oxcart.spark.transforms.metrics import ALL
+    from oxcart.spark.lake.columns import ALL
 
     found = {"completed": 0, "failed": 0}
     for path in lake.paths(lake.head().of("queue_metrics")):

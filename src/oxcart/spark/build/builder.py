@@ -25,7 +25,7 @@ from oxcart.model.target import base_of
 from oxcart.spark.build.notes import Basis, Built, Notes, bases, fresh_files, notes, stale, write_notes
 from oxcart.spark.build.turn import Turn, never
 from oxcart.spark.lake.bronze import BRONZE
-from oxcart.spark.lake.columns import BUILDS, OPEN
+from oxcart.spark.lake.columns import BUILDS, OPEN, WINDOWS
 from oxcart.spark.lake.join import joined, without_streams
 from oxcart.spark.lake.retention import FIRST_DAY
 from oxcart.spark.lake.tables import TALLIES, Tables
@@ -33,7 +33,6 @@ from oxcart.spark.lake.versions import Change, File, Lake, Version
 from oxcart.spark.read.entries import COLUMNS, COUNTS, ENTRY, GAP, RECREATED, REFILL, REFILLED
 from oxcart.spark.transforms import build, events
 from oxcart.spark.transforms.lanes import join_lanes
-from oxcart.spark.transforms.metrics import WINDOWS
 from oxcart.spark.transforms.schedules import RUN
 
 if TYPE_CHECKING:

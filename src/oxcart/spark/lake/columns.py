@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from oxcart.model.errors import ValidationError
 from oxcart.spark.views.catalogue import VIEWS
 
+#: The windows of `queue_metrics` and their length in ms, and the name of the row of all jobs.
+WINDOWS = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
+ALL = "*"
 #: The events of jobs that are open at the end of a day.
 OPEN = "open"
 #: What days were built from, for builds alone (`oxcart.spark.build.notes`).

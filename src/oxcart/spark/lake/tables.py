@@ -20,6 +20,7 @@ from oxcart.model.target import base_of
 from oxcart.spark.errors import unwrapped
 from oxcart.spark.lake.bronze import BRONZE
 from oxcart.spark.lake.columns import BUILDS, INSTANTS, OPEN, STORED, VIEWED, public, public_name
+from oxcart.spark.lake.source import SparkSource
 from oxcart.spark.lake.versions import File, Lake, Version
 from oxcart.spark.read.entries import COLUMNS, SCHEMA
 from oxcart.spark.transforms import build
@@ -273,6 +274,10 @@ class Tables:
         name, _, kind = added.columns.rpartition(", ")[2].partition(" ")
         compute = fn.udf(lambda *given: added.function(*given), kind)  # Spark does not read our hints
         return rows.withColumn(name, compute(*rows.columns))
+
+    def source(self, version: Version, days: Sequence[str]) -> SparkSource:
+        """Returns a version, limited to some days, as reports ask it (`oxcart.history.report`)."""
+        return SparkSource(self, version, days)
 
     def _take(self, path: Path, table: str) -> File:
         day, pending = (folder.name.partition("=")[2] for folder in (path.parents[1], path.parents[0]))

@@ -20,6 +20,7 @@ from pyspark.sql import functions as fn
 
 from oxcart.broker.export import EVENTS
 from oxcart.model.failure import Category
+from oxcart.spark.lake.columns import ALL, WINDOWS
 from oxcart.spark.read.entries import ENTRY, REFILL
 from oxcart.spark.transforms.days import day_of
 from oxcart.spark.transforms.jobs import FAILED
@@ -27,9 +28,6 @@ from oxcart.spark.transforms.jobs import FAILED
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-#: The windows and their length in ms.
-WINDOWS = {"minute": 60_000, "hour": 3_600_000, "day": 86_400_000}
-ALL = "*"
 #: Binary digits of a duration that count.
 DIGITS = 11
 _SHARES = (0.5, 0.9, 0.99)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as fn
 
+from oxcart.spark.lake.columns import WINDOWS
 from oxcart.spark.transforms.days import day_of
-from oxcart.spark.transforms.metrics import WINDOWS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

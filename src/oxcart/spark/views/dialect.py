@@ -92,7 +92,8 @@ class Dialect(msgspec.Struct, frozen=True):
 
 def _at(column: str) -> str:
     """The column of an instant in tables and views (`oxcart.spark.lake.columns.public_name`)."""
-    return f"{column.removesuffix('_ms')}_at"
+    table, dot, name = column.rpartition(".")
+    return f"{table}{dot}{'occurred' if name == 'at_ms' else name.removesuffix('_ms')}_at"
 
 
 DUCKDB = Dialect()

@@ -12,7 +12,7 @@ from html import escape
 
 from oxcart.drawing.charts import HIGH, STYLE, WIDE, Axis, Chart, Row, charts_of, draw, title_of
 from oxcart.drawing.labels import drawable
-from oxcart.spark.report.figures import (
+from oxcart.history.report.figures import (
     FAILURE_COLUMNS,
     FLOW_COLUMNS,
     GAP_COLUMNS,
@@ -23,7 +23,7 @@ from oxcart.spark.report.figures import (
     Report,
     shown,
 )
-from oxcart.spark.report.overview import cut, sentences
+from oxcart.history.report.overview import cut, sentences
 
 #: The size of a page at most, in bytes, and what of it tables may take, and charts with tooltips.
 MOST_BYTES = 2_000_000

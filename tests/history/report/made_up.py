@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from oxcart.spark.report.buckets import width_of
-from oxcart.spark.report.figures import Report
-from tests.spark.story import MIDNIGHT
+from oxcart.history.report.buckets import width_of
+from oxcart.history.report.figures import Report
+from tests.history.lakes import MIDNIGHT
 
 TEN = MIDNIGHT + 36_000_000
 

@@ -7,17 +7,14 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from msgspec.structs import replace
 
 from oxcart.drawing.charts import CHARTS, WIDTHS, Axis, draw, title_of
-from oxcart.spark.report.buckets import MOST_BUCKETS, width_of
-from oxcart.spark.report.overview import findings, sentences
-from oxcart.spark.report.page import MOST_BYTES, page
-from oxcart.spark.report.picture import picture
-from tests.spark.report.made_up import TEN, made_up, point, row
+from oxcart.history.report.buckets import MOST_BUCKETS, width_of
+from oxcart.history.report.overview import findings, sentences
+from oxcart.history.report.page import MOST_BYTES, page
+from oxcart.history.report.picture import picture
+from tests.history.report.made_up import TEN, made_up, point, row
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 JOBS, WAIT, BACKLOG = CHARTS

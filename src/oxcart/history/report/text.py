@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oxcart.spark.report.figures import (
+from oxcart.history.report.figures import (
     FAILURE_COLUMNS,
     FLOW_COLUMNS,
     GAP_COLUMNS,

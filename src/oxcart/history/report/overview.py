@@ -9,7 +9,7 @@ import msgspec
 
 if TYPE_CHECKING:
     from oxcart.drawing.charts import Row
-    from oxcart.spark.report.figures import Report
+    from oxcart.history.report.figures import Report
 
 #: Findings that are shown.
 MOST_FINDINGS = 12

@@ -6,8 +6,8 @@ from html import escape
 
 from oxcart.drawing.charts import HIGH, STYLE, WIDE, Axis, charts_of, draw, title_of
 from oxcart.drawing.labels import drawable
-from oxcart.spark.report.figures import QUEUE_COLUMNS, Report, shown
-from oxcart.spark.report.overview import cut, sentences
+from oxcart.history.report.figures import QUEUE_COLUMNS, Report, shown
+from oxcart.history.report.overview import cut, sentences
 
 _STYLE = """
 text { font: 12px system-ui, sans-serif; fill: #667; } .ink { fill: #1a1c20; } .title { font-size: 20px; }
