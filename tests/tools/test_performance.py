@@ -76,7 +76,7 @@ def test_every_bar_that_was_missed_has_a_reason() -> None:
 
 
 def test_counted_instructions_are_compared_and_judged() -> None:
-    found = {
+    found: Any = {
         "base": "abc",
         "server": {"this": {"process": 140.0}, "base": {"process": 200.0}, "bound": {"process": 100.0}},
         "client": {"this": {"process": 50.0}, "base": {"process": 100.0}},
@@ -86,6 +86,9 @@ def test_counted_instructions_are_compared_and_judged() -> None:
     assert "| claim and complete | 140 | 200 (0.70×) | 100 (1.40×) |" in text
     assert "| claim and complete | 50 | 100 (0.50×) |" in text
     assert "| 1.40 times | **not kept** |" in text
+    assert "and all kinds of work reach it" in text
+    found["client"]["this"]["process"] = 76.0
+    assert "these fell short: claim and complete." in "\n".join(counted.counted({"instructions": part}))
 
 
 def growing(*costs: float) -> Figures:
