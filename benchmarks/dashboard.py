@@ -67,7 +67,7 @@ async def measure(jobs: int, queues: int) -> None:
         store = valkey.client()
         opened = [Queue(f"queue-{number:03}", url=valkey.url) for number in range(queues)]
         console.print(f"filling {jobs:,} jobs per state …")
-        for state in ("wait", "completed", "failed"):
+        for state in ("wait", "completed", "failed", "delayed"):
             await asyncio.to_thread(fill, store, "queue-000", state, jobs)
         async with (
             Server(app(opened, keys=False)) as server,
@@ -83,6 +83,10 @@ async def measure(jobs: int, queues: int) -> None:
                 ("failed, first page", "/jobs?state=failed&queue=queue-000"),
                 ("completed of all queues", "/jobs?state=completed"),
                 ("failed with a filter", "/jobs?state=failed&queue=queue-000&type=other"),
+                ("dead letters by state", "/jobs?state=dead_letter&queue=queue-000"),
+                ("cancelled, of which none is", "/jobs?state=cancelled&queue=queue-000"),
+                ("retrying, first page", "/jobs?state=retrying&queue=queue-000"),
+                ("dead letters over the API", "/api/v1/jobs?state=dead_letter&limit=50"),
                 ("failures by cause", "/failures"),
                 ("dead letters", "/dead?queue=queue-000"),
             ):

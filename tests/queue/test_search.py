@@ -46,6 +46,25 @@ async def test_a_span_of_time_in_a_long_list_costs_few_calls(queue: Queue, store
     assert calls < 40
 
 
+async def test_a_search_without_a_count_stops_at_a_full_page(queue: Queue, store: redis.Redis) -> None:
+    await queue.add("a")
+    with store.pipeline(transaction=False) as pipe:
+        for number in range(4000):
+            pipe.hset(
+                f"bull:q:j{number}",
+                mapping={"name": "a", "finishedOn": number, "atm": 3, "opts": '{"attempts": 3}'},
+            )
+            pipe.zadd("bull:q:failed", {f"j{number}": number})
+        pipe.execute()
+    found = await queue.jobs.search(state="dead_letter", limit=50, count=False)
+    assert [job.id for job in found.jobs] == [f"j{number}" for number in range(3999, 3949, -1)]
+    assert (found.matched, found.exact, found.looked_at <= 100) == (50, False, True)
+    found = await queue.jobs.search(state="dead_letter", limit=50)
+    assert (found.matched, found.exact, found.looked_at) == (4000, True, 4000)
+    found = await queue.jobs.search(state="dead_letter", since=3990, limit=50, count=False)
+    assert (found.matched, found.exact) == (10, True)
+
+
 async def test_ids_without_a_job_hide_none(queue: Queue, store: redis.Redis) -> None:
     """The bisection may meet an id whose job is gone."""
     await queue.add("a")

@@ -6,9 +6,10 @@ it finds the requested span of time by bisection and reads nothing outside of it
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import msgspec
 
@@ -76,12 +77,14 @@ class Scan:
         self._seen: set[str] = set()
         self.found = Found()
 
-    async def run(self, wanted: int | None = None) -> AsyncIterator[tuple[str, Job]]:
+    async def run(self, wanted: int | None = None, *, count: bool = True) -> AsyncIterator[tuple[str, Job]]:
         """Yields matching jobs with the wire's list that holds each.
 
         Args:
             wanted: How many jobs of each list suffice where the rest can be counted without reading it; None
                 reads all.
+            count: Whether to read the rest where it cannot be counted otherwise. Only lists in the order of
+                the result can do without.
         """
         for source in await self._sources():
             self.found.total += source.count
@@ -96,10 +99,17 @@ class Scan:
                 counted = True
             else:
                 counted = False
-            async for job in self._read(source, begin, end):
-                if not counted:
-                    self.found.matched += 1
-                yield source.place, job
+            stops = wanted is not None and not count and source.place in ENDED
+            taken = 0
+            async with contextlib.aclosing(self._read(source, begin, end)) as jobs:
+                async for job in jobs:
+                    if not counted:
+                        self.found.matched += 1
+                    yield source.place, job
+                    taken += 1
+                    if stops and not counted and taken == wanted:
+                        self.found.exact = False
+                        break
 
     def _needs_no_reading(self, place: str) -> bool:
         return self._chosen.by_time_alone and (place in ENDED or not self._chosen.has_times)
@@ -124,7 +134,7 @@ class Scan:
                     found += [_Source(lanes.open(lane), place, rows[place]) for place in places]
         return [source for source in found if source.count]
 
-    async def _read(self, source: _Source, begin: int, end: int) -> AsyncIterator[Job]:
+    async def _read(self, source: _Source, begin: int, end: int) -> AsyncGenerator[Job]:
         accepted = self._lists[source.place]
         at = begin
         while at < end:
@@ -179,6 +189,7 @@ async def search(
     limit: int = 20,
     oldest: bool = False,
     most: int = MOST,
+    count: bool = True,
 ) -> Found:
     """Returns a page of the jobs that match, sorted by their last change.
 
@@ -190,11 +201,12 @@ async def search(
         limit: How many jobs to return at most.
         oldest: Whether to begin with the oldest.
         most: How many jobs to read at most.
+        count: Whether to read on for the number of matches once the page is full.
     """
     scan = Scan(broker, lists, chosen, most=most, oldest=oldest)
     kept: list[tuple[str, Job]] = []
     wanted = first + limit
-    async for place, job in scan.run(wanted):
+    async for place, job in scan.run(wanted, count=count):
         kept.append((place, job))
         if len(kept) >= 2 * wanted + PAGE:
             kept = _sorted(kept, wanted, oldest)

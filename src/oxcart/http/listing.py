@@ -102,7 +102,8 @@ async def jobs(
 ) -> values.Page:
     """Lists jobs over all queues, latest change first.
 
-    A page reads at most 10 000 jobs of each queue; ``exact`` is false if there are more.
+    A page reads at most 10 000 jobs of each queue, and completed and failed ones only until it is full;
+    ``exact`` is false if there are more.
     """
     values.check_page_size(limit, MAX_PAGE)
     at = None if cursor is None else Cursor.parse(cursor)
@@ -128,7 +129,7 @@ async def page(
     skip = {} if at is None else at.skip
     found = await asyncio.gather(
         *(
-            queue.jobs.search(**asked, first=skip.get(queue.name, 0), limit=limit + 1, scan=scan)
+            queue.jobs.search(**asked, first=skip.get(queue.name, 0), limit=limit + 1, scan=scan, count=False)
             for queue in queues
         )
     )

@@ -229,8 +229,11 @@ class RemoteJobs(Jobs):
         limit: int = 20,
         oldest: bool = False,
         scan: int = 0,
+        count: bool = False,
     ) -> Found:
-        """Returns the newest jobs that match, and how many match; see `Jobs.search`.
+        """Returns the newest jobs that match, and at least how many match; see `Jobs.search`.
+
+        The API chooses how many jobs it reads, and whether it counts beyond the page.
 
         Raises:
             NotSupported: ``first``, ``oldest`` or ``wire`` are set: the API's pages continue by a cursor.

@@ -101,6 +101,7 @@ class Jobs(_portal.Twin[_jobs.Jobs]):
         limit: int = 20,
         oldest: bool = False,
         scan: int = MOST,
+        count: bool = True,
     ) -> Found:
         """Returns a page of the jobs that match, and how many match.
 
@@ -124,6 +125,8 @@ class Jobs(_portal.Twin[_jobs.Jobs]):
             limit: How many at most.
             oldest: Begin with the oldest instead of the newest.
             scan: How many jobs to read at most; ``exact`` of the result is false if there are more.
+            count: Whether to count all that match. False reads completed and failed jobs only until the page
+                is full: ``matched`` is a lower bound then, and ``exact`` false.
 
         Raises:
             ValidationError: There is no such state or category, or a time, tag or bound is invalid.
@@ -145,6 +148,7 @@ class Jobs(_portal.Twin[_jobs.Jobs]):
                 limit=limit,
                 oldest=oldest,
                 scan=scan,
+                count=count,
             )
         )
 

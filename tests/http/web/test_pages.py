@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+import redis
 
 from oxcart import Abilities, Flow, Graph, Queue, RunningJob, Target, Worker
 from oxcart.http.web.page import link
@@ -481,6 +482,24 @@ async def test_a_page_of_jobs_goes_on_after_fifty(queue: Queue, serve: Serve) ->
         after = re.search(r'rel="next" href="([^"]+)"', page)
         path = after[1].replace("&amp;", "&") if after else ""
     assert len(seen) == len(set(seen)) == 120
+
+
+async def test_pages_of_jobs_that_failed_before_show_each_once(
+    queue: Queue, serve: Serve, store: redis.Redis
+) -> None:
+    jobs = await queue.add_many([("t", None, {"delay": f"{n + 1}m", "job_id": f"j{n}"}) for n in range(300)])
+    for job in jobs[::2]:
+        store.hset(f"bull:q:{job.id}", "atm", 1)
+    client = await serve(queue)
+    seen: list[str] = []
+    path = "/jobs?state=retrying&queue=q"
+    while path:
+        page = (await client.get(path)).text
+        seen += re.findall(r'data-key="q/([^"]+)"', page)
+        after = re.search(r'rel="next" href="([^"]+)"', page)
+        path = after[1].replace("&amp;", "&") if after else ""
+    assert len(seen) == len(set(seen)) == 150
+    assert set(seen) == {job.id for job in jobs[::2]}
 
 
 TOKENS = {

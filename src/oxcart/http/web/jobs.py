@@ -20,12 +20,16 @@ from oxcart.http.web.pulse import Track
 from oxcart.model.errors import ValidationError
 from oxcart.model.job import Job
 from oxcart.model.search import WIRE
+from oxcart.model.state import State
 from oxcart.queue import Queue
 
 #: Jobs of a page.
 ROWS = 50
-#: Jobs of one queue that a page reads at most: without filters, and with them.
-SCAN, FILTERED = 500, 5000
+#: Jobs of one queue that a page reads at most: without filters, by a state that is no list of its own, and
+#: with filters.
+SCAN, SORTED_OUT, FILTERED = 500, 1000, 5000
+#: Delayed jobs that one call reads in search of those that failed before.
+STEP = 100
 #: Queues that a page over all queues reads, those with most jobs first.
 MOST_QUEUES = 40
 
@@ -67,9 +71,14 @@ class Filters:
             raise ValidationError("state", f"one of {', '.join(STATES)}", self.state)
 
     @property
+    def has_texts(self) -> bool:
+        """Whether more than a state and a queue are chosen."""
+        return any(self.texts.values())
+
+    @property
     def is_plain(self) -> bool:
         """Whether only a state and a queue are chosen, so that nothing has to be searched."""
-        return not any(self.texts.values()) and self.state in (*TABS, ALL)
+        return not self.has_texts and self.state in (*TABS, ALL)
 
     def asked(self, state: str = "") -> dict[str, Any]:
         """Returns the arguments of a search, by default in the page's own state."""
@@ -144,6 +153,8 @@ class JobsPage(View):
             return await self._of_all_states(chosen, counts[ALL])
         if filters.queue and filters.is_plain:
             return await self._by_place(service.queue(filters.queue), chosen[0], counts[filters.state])
+        if filters.queue and filters.state == "retrying" and not filters.has_texts:
+            return await self._retrying(service.queue(filters.queue), chosen[0].count("delayed"))
         full = [track for track in chosen if _count(track, filters.state)]
         full.sort(key=lambda track: -_count(track, filters.state))
         queues = [service.queue(track.name) for track in full[:MOST_QUEUES]]
@@ -151,7 +162,8 @@ class JobsPage(View):
         asked = filters.asked()
         if at is not None:
             asked["until"] = at.until_ms
-        found = await listing.page(queues, asked, ROWS, at, SCAN if filters.is_plain else FILTERED)
+        scan = SCAN if filters.is_plain else FILTERED if filters.has_texts else SORTED_OUT
+        found = await listing.page(queues, asked, ROWS, at, scan)
         return {
             "jobs": found.jobs,
             "matched": counts[filters.state] if filters.is_plain else found.matched,
@@ -208,6 +220,29 @@ class JobsPage(View):
             "matched": count,
             "exact": True,
             "next": self._filters.address(first=first + ROWS) if more else "",
+            "left_out": 0,
+        }
+
+    async def _retrying(self, queue: Queue, length: int) -> dict[str, Any]:
+        """Reads delayed jobs by their place until a page of them has failed before."""
+        at, jobs = self._first, list[JobBody]()
+        end = min(length, at + FILTERED)
+        while len(jobs) < ROWS and at < end:
+            found = await queue.jobs.list("delayed", first=at, limit=STEP)
+            for place, job in enumerate(found):
+                if job.state is State.RETRYING:
+                    jobs.append(job_body(job, queue.name))
+                if len(jobs) == ROWS:
+                    at += place + 1
+                    break
+            else:
+                at += STEP
+        is_over = at >= length
+        return {
+            "jobs": jobs,
+            "matched": len(jobs),
+            "exact": is_over and not self._first,
+            "next": "" if is_over else self._filters.address(first=at),
             "left_out": 0,
         }
 
