@@ -52,7 +52,8 @@ async def add(
     queue: Queue, store: redis.Redis, job_id: str, lost: dict[Any, Any] | None = None, **options: Any
 ) -> JobHandle[Any]:
     """Adds a job that was lost before, if `lost` says how."""
-    handle = await queue.add("n", job_id=job_id, attempts=5, delay=300 if lost else 0, **options)
+    options = {"attempts": 5} | options
+    handle = await queue.add("n", job_id=job_id, delay=300 if lost else 0, **options)
     if lost:
         store.hset(f"bull:{queue.name}:{job_id}", mapping=lost)
         await handle.promote()
@@ -90,6 +91,39 @@ async def test_a_held_suspect_is_returned_by_a_stop_without_an_attempt(
     assert await held.state() == "waiting"
     assert (found.attempts_made, found.stalled_count) == (0, 1)
     assert gates.started == ["long"]
+
+
+async def test_a_job_at_its_last_attempt_is_not_ended_by_one_shared_loss(
+    queue: Queue, store: redis.Redis
+) -> None:
+    """It was lost at attempt 3 of 3, perhaps by a neighbour: it runs alone, and once."""
+    gates = Gates(queue)
+    async with Worker(queue, concurrency=5).running():
+        await add(queue, store, "long")
+        await gates.until("long")
+        held = await add(queue, store, "held", {"stc": 1, "atm": 2}, attempts=3)
+        await until_held(store, "held")
+        gates.end("long")
+        await gates.until("held")
+        await add(queue, store, "next")
+        gates.end("held", "next")
+        await held.result(LIMIT)
+        await gates.until("next")
+    assert gates.started == ["long", "held", "next"], "nothing runs beside it"
+
+
+async def test_a_lone_loss_at_the_last_attempt_ends_a_job(queue: Queue, store: redis.Redis) -> None:
+    gates = Gates(queue)
+    async with Worker(queue, concurrency=5, max_stalled=9).running():
+        guilty = await add(queue, store, "guilty", {"stc": 2, "atm": 2}, attempts=3)
+        once = await add(queue, store, "once", {"stc": 1}, attempts=1)
+        for handle in (guilty, once):
+            await eventually(lambda handle=handle: _is_dead(handle), "it has ended", LIMIT)  # type: ignore[misc]
+    assert gates.started == []
+
+
+async def _is_dead(handle: JobHandle[Any]) -> bool:
+    return await handle.state() == "failed"
 
 
 async def test_a_pause_ends_when_a_held_suspect_has_lost_its_lease(queue: Queue, store: redis.Redis) -> None:

@@ -30,6 +30,16 @@ BESIDE, ALONE = 0, 1
 LOOK = 0.05
 
 
+def runs_alone_last(job: RunningJob) -> bool:
+    """Returns whether a job has no attempt left because of its only loss, and still runs once, alone.
+
+    The loss may have been a neighbour's doing. A job with one attempt asked to run at most once.
+    """
+    allowed = job.options.attempts
+    isolates = job.station is not None and job.station.broker.suspects is not None
+    return isolates and job.claim.stalls == 1 and 1 < allowed == job.attempts_made + 1
+
+
 class Suspects:
     """The suspects that a worker has claimed and not started.
 
@@ -119,7 +129,8 @@ class Suspects:
         claim = job.claim
         if claim.stalls > 0:
             # With one slot each job is alone, and its loss may count at once.
-            alone = self._concurrency == 1 or claim.stalls > 1 or claim.shared_stalls > 0
+            lost_again = claim.stalls > 1 or claim.shared_stalls > 0
+            alone = self._concurrency == 1 or lost_again or runs_alone_last(job)
             self.known[job] = ALONE if alone else BESIDE
 
     def take(self, job: RunningJob) -> None:

@@ -18,6 +18,7 @@ from msgspec import UNSET, UnsetType
 from oxcart.broker.port import LIFETIME_OVER, UNDECODABLE, Code, Outcome, OutcomeKind
 from oxcart.engine.running import RunningJob
 from oxcart.engine.steps import Suspension
+from oxcart.engine.suspects import runs_alone_last
 from oxcart.model import payload
 from oxcart.model.backoff import Strategy
 from oxcart.model.duration import parse_ms
@@ -218,6 +219,8 @@ class Verdict:
                     job, "its worker was lost, which this job does not try again", Category.SYSTEM, None
                 )
             if used >= job.options.attempts:
+                if runs_alone_last(job):
+                    return None
                 reason = f"attempts exhausted: {used} of {job.options.attempts}, the last by a lost worker"
                 return self._final(job, reason, Category.SYSTEM, None)
         return None
