@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +45,44 @@ def test_what_was_there_is_replaced_as_a_whole(
     assert names(tmp_path) == ["day"]
     assert (tmp_path / "day" / "part").read_text() == "new"
     assert not (tmp_path / "day" / "old").exists()
+
+
+#: Publishes where names cannot be exchanged, and is killed after so many renames.
+_KILLED = """
+import os, sys
+from oxcart.spark.work import output
+target, left = sys.argv[1], int(sys.argv[2])
+rename = os.rename
+def renamed(one, other):
+    global left
+    if not left:
+        os.kill(os.getpid(), 9)
+    left -= 1
+    rename(one, other)
+output.ctypes.CDLL = lambda *_, **__: object()
+made = output.Output.make(target, "j", 1, 1)
+made.clear()
+made.staging.mkdir()
+(made.staging / "part").write_text("new")
+os.rename = renamed
+made.publish()
+"""
+
+
+@pytest.mark.parametrize(("renames", "there"), [(0, "old"), (1, None), (2, "new")])
+def test_a_kill_between_two_renames_keeps_the_old_content(
+    tmp_path: Path, renames: int, there: str | None
+) -> None:
+    target = tmp_path / "day"
+    target.mkdir()
+    (target / "part").write_text("old")
+    ended = subprocess.run([sys.executable, "-c", _KILLED, str(target), str(renames)], timeout=60)
+    assert ended.returncode == -signal.SIGKILL
+    assert target.exists() is (there is not None)
+    following = Output.make(target, "j", 2, 2)
+    following.clear()
+    assert names(tmp_path) == ["day"]
+    assert (target / "part").read_text() == (there or "old")
 
 
 def test_the_next_attempt_removes_what_a_killed_one_left(tmp_path: Path) -> None:

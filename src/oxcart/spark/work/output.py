@@ -23,6 +23,8 @@ from oxcart.model.errors import LeaseLost, ValidationError
 #: The file in a published folder that names its attempt. Spark reads no file whose name begins so.
 MARK = "_published.json"
 
+#: How the name of old content ends while it is replaced, where names cannot be exchanged.
+_ASIDE = "-old"
 _EXCHANGE = 2  # RENAME_EXCHANGE of Linux
 _HERE = -100  # AT_FDCWD
 
@@ -89,11 +91,18 @@ class Output:
             raise ValidationError("path", "apart from other outputs of the job", str(other.target))
 
     def clear(self) -> None:
-        """Removes what this attempt and earlier ones of the job left, and makes the parent folder."""
+        """Removes what this attempt and earlier ones of the job left, and makes the parent folder.
+
+        Old content whose replacement was killed half-way is put back.
+        """
         self.target.parent.mkdir(parents=True, exist_ok=True)
         prefix = _prefix(self.target, self.job)
-        for found in self.target.parent.iterdir():
-            if found.name.startswith(prefix):
+        left = sorted(found for found in self.target.parent.iterdir() if found.name.startswith(prefix))
+        for found in left:
+            if found.name.endswith(_ASIDE) and not os.path.lexists(self.target):
+                os.rename(found, self.target)
+                _sync(self.target.parent)
+            else:
                 _remove(found)
 
     def publish(self) -> bool:
@@ -146,9 +155,13 @@ def _exchange(one: Path, other: Path) -> None:
     except AttributeError:
         call = None
     if call is None or call(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) != 0:
-        aside = one.with_name(f"{one.name}-old")
+        aside = one.with_name(f"{one.name}{_ASIDE}")
         os.rename(other, aside)
-        os.rename(one, other)
+        try:
+            os.rename(one, other)
+        except BaseException:
+            os.rename(aside, other)
+            raise
         os.rename(aside, one)
 
 
