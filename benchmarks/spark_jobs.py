@@ -42,7 +42,8 @@ def arrow(batch: pa.RecordBatch) -> None:
 
 
 WAYS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-    "async, concurrency 100": (no_op, {}),
+    "async, default of 200": (no_op, {}),
+    "async, concurrency 100": (no_op, {"concurrency": 100}),
     "plain, concurrency 100": (plain, {"concurrency": 100}),
     "Arrow batches of 500": (arrow, {"batch": 500, "schema": "n bigint", "within": 0.1}),
 }

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: Jobs that a task has at once by default: of an async handler, of a plain one, and in batches per batch.
-ASYNC, PLAIN, BATCHES = 100, 10, 2
+ASYNC, PLAIN, BATCHES = 200, 10, 2
 #: States of jobs that have not ended.
 _OPEN = ("wait", "prioritized", "paused", "active", "delayed", "waiting-children")
 
@@ -73,8 +73,8 @@ def run_jobs(
             batch has one column, ``payload``, with the JSON.
         within: How long the first job of a batch waits for others.
         partitions: How many tasks, by default one per core of the cluster.
-        concurrency: How many jobs a task has at once: by default 100 of an async handler, 10 of a plain one,
-            two batches.
+        concurrency: How many jobs a task has at once: by default 200 of an async handler, 10 of a plain one,
+            two batches. It has their payloads in memory, and a killed executor gives so many back.
         drain: Whether to end when no job is ready or running. Delayed jobs stay, but a retry that this run
             caused is waited for. ``False`` needs a ``duration``.
         duration: How long to run at most. Running jobs may then end (``shutdown_timeout``); the rest goes
