@@ -206,7 +206,8 @@ def measure_live(
     spark: SparkSession, server: ValkeyServer, folder: Path, seconds: float, rate: int
 ) -> dict[str, float]:
     """Measures the age of bronze and minutes, and the memory, while jobs run."""
-    from oxcart.spark.build.notes import notes
+    from oxcart.spark.build.notes import Ledger
+    from oxcart.spark.lake.columns import BUILDS
     from oxcart.spark.pipeline import Pipeline, Plan
 
     address = ServerAddress(url=server.url)
@@ -214,6 +215,7 @@ def measure_live(
     assert attach(address, "live", "main") is not None
     plan = Plan(folder / "live", address, QueueSelection(("live",)), spool=folder / "spool")
     pipeline = Pipeline(spark, plan)
+    ledger = Ledger(pipeline.lake)
     me = [sys.executable, "-m", "benchmarks.pipeline", "--url", server.url]
     worker = subprocess.Popen([*me, "--role", "serve"], stdin=subprocess.PIPE)
     done = threading.Event()
@@ -244,7 +246,8 @@ def measure_live(
         ):
             time.sleep(0.5)
             head, now = pipeline.lake.head(), time.time() * 1000
-            marks, built = head.marks, notes(head).get("live", {})
+            noted = [ledger.look(head).of(day) for day in head.days(BUILDS)]
+            marks, built = head.marks, [of_day["live"] for of_day in noted if "live" in of_day]
             passed = time.monotonic() - began
             if not warm and passed >= WARM_SECONDS and (built or passed >= WARM_MOST):
                 warm = time.monotonic()
@@ -252,7 +255,7 @@ def measure_live(
                 continue
             at = marks.get("ingest:main", {}).get("live", {}).get("id", "0-0")
             bronze.append((now - max(began_ms, int(at.partition("-")[0]))) / 1000)
-            through = max((day.through for day in built.values()), default=0)
+            through = max((day.through for day in built), default=0)
             minutes.append((now - max(began_ms, through)) / 1000)
             memory.append(resident_mb())
         slowest = slowest_batch(spark)

@@ -16,7 +16,8 @@ from tests.spark.story import Story
 pytest.importorskip("pyspark")
 
 from oxcart.spark.build.migrate import Migrated, migrate
-from oxcart.spark.build.notes import notes, stale
+from oxcart.spark.build.notes import Built, Ledger
+from oxcart.spark.lake.columns import BUILDS
 from oxcart.spark.lake.tables import TABLES, TALLIES, Tables
 from oxcart.spark.lake.versions import Lake, LakeError
 from tests.spark.build.test_spans import Made
@@ -46,17 +47,15 @@ def old_layout(tables: Tables, root: Path) -> None:
                 size = (root / path).stat().st_size
                 files.append({**named, "rows": found.num_rows, "size": size, "pending": file.pending})
     built: dict[str, Any] = {}
-    for queue, days in notes(head).items():
-        built[f"built:{queue}"] = {
-            day: {
+    for day, notes in all_notes(tables.lake).items():
+        for queue, one in notes.items():
+            built.setdefault(f"built:{queue}", {})[day] = {
                 "basis": msgspec.to_builtins(one.basis),
                 "through": one.through,
                 "handed": one.handed,
                 "kin": one.related,
                 "tallied": True,
             }
-            for day, one in days.items()
-        }
     ingest = {"ingest:main": {"q": {"id": "1-0", "n": 1}}}
     half = len(files) // 2
     manifests: list[dict[str, Any]] = [
@@ -69,6 +68,11 @@ def old_layout(tables: Tables, root: Path) -> None:
         place = root / "_versions" / f"{manifest['number']:020d}.json"
         place.write_text(json.dumps({"at_ms": 1, "why": "build", **manifest}))
     (root / "jobs" / "_delta_log").mkdir()
+
+
+def all_notes(lake: Lake) -> dict[str, dict[str, Built]]:
+    ledger = Ledger(lake).look(lake.head())
+    return {day: ledger.of(day) for day in lake.head().days(BUILDS)}
 
 
 def all_rows(tables: Tables) -> dict[str, list[str]]:
@@ -89,8 +93,8 @@ def test_a_migrated_lake_has_the_same_rows(spark: SparkSession, asked: Lake, tmp
     found = migrate(lake)
     assert found.before > found.after
     assert all_rows(Tables(spark, lake)) == all_rows(known)
-    assert notes(lake.head()) == notes(asked.head())
-    assert stale(lake.head()) == {}, "nothing has to be built anew"
+    assert all_notes(lake) == all_notes(asked)
+    assert Ledger(lake).look(lake.head()).stale() == {}, "nothing has to be built anew"
     assert lake.head().marks == {"ingest:main": {"q": {"id": "1-0", "n": 1}}}
     assert not (lake.root / "_versions").exists()
     assert list(lake.root.glob("*/day=*/queue=*")) == []

@@ -17,7 +17,7 @@ pytest.importorskip("pyspark")
 
 from oxcart.spark.build.builder import HOLD_MS, Builder
 from oxcart.spark.build.erase import erase
-from oxcart.spark.build.notes import stale
+from oxcart.spark.build.notes import Ledger
 from oxcart.spark.build.turn import Turn
 from oxcart.spark.lake.upkeep import expire
 from oxcart.spark.lake.versions import Change, Lake, Version
@@ -70,7 +70,9 @@ def test_a_refresh_ends_while_bronze_arrives_all_the_time(
     made.arrive()
     assert made.builder.refresh() == [DAY]
     assert (made.builds, made.completed()) == (1, 1)
-    assert stale(made.lake.head()) == {DAY: {"q": False}}, "the rest waits for the next pass"
+    assert Ledger(made.lake).look(made.lake.head()).stale() == {DAY: {"q": False}}, (
+        "the rest waits for the next pass"
+    )
     assert made.builder.refresh() == [DAY]
     assert (made.builds, made.completed()) == (2, 2)
     assert made.builder.rebuild(DAY, DAY) == [DAY]
@@ -98,7 +100,7 @@ def test_a_day_that_is_handed_other_events_is_built_in_the_same_pass(
     late.event("waiting", "late")
     made.ingest(late.rows)
     assert made.builder.refresh() == [DAY, "2026-11-03"]
-    assert stale(made.lake.head()) == {}
+    assert Ledger(made.lake).look(made.lake.head()).stale() == {}
     states = {(str(row.day), row.job_id): row.state for row in made.tables.read("jobs").collect()}
     assert states == {("2026-11-03", "long"): "completed", ("2026-11-03", "late"): "scheduled"}
 
@@ -245,9 +247,9 @@ def test_a_build_that_is_killed_between_queues_of_a_file_doubles_nothing(
         patch.setattr(made.lake, "publish", killed)
         with pytest.raises(KeyboardInterrupt):
             made.builder.refresh()
-    assert stale(made.lake.head()) == {DAY: {"late": True, "other": False}}
+    assert Ledger(made.lake).look(made.lake.head()).stale() == {DAY: {"late": True, "other": False}}
     made.builder.refresh()
-    assert stale(made.lake.head()) == {}
+    assert Ledger(made.lake).look(made.lake.head()).stale() == {}
     whole = made.shown()
     made.builder.rebuild(DAY, DAY)
     assert made.shown() == whole

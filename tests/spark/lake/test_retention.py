@@ -14,7 +14,8 @@ from tests.spark.story import DAY_MS, MIDNIGHT, Story
 
 pytest.importorskip("pyspark")
 
-from oxcart.spark.lake.retention import FIRST_DAY, Retention, live_bytes, retain
+from oxcart.spark.lake.files import FIRST_DAY
+from oxcart.spark.lake.retention import Retention, live_bytes, retain
 from oxcart.spark.lake.versions import Change, File, Lake
 from tests.history.lakes import write
 from tests.spark.build.test_spans import Made

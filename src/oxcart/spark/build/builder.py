@@ -22,12 +22,12 @@ from pyspark.sql import functions as fn
 
 from oxcart.broker.export import ATTEMPTS, EVENTS
 from oxcart.model.target import base_of
-from oxcart.spark.build.notes import Basis, Built, Notes, bases, fresh_files, notes, stale, write_notes
+from oxcart.spark.build.notes import Basis, Built, Ledger, fresh_days, fresh_files, write_notes
 from oxcart.spark.build.turn import Turn, never
 from oxcart.spark.lake.bronze import BRONZE
 from oxcart.spark.lake.columns import BUILDS, OPEN, WINDOWS
+from oxcart.spark.lake.files import FIRST_DAY
 from oxcart.spark.lake.join import joined, without_streams
-from oxcart.spark.lake.retention import FIRST_DAY
 from oxcart.spark.lake.tables import TALLIES, Tables
 from oxcart.spark.lake.versions import Change, File, Lake, Version
 from oxcart.spark.read.entries import COLUMNS, COUNTS, ENTRY, GAP, RECREATED, REFILL, REFILLED
@@ -82,6 +82,7 @@ class Builder:
     def __init__(self, spark: SparkSession, lake: Lake, *, progress: Progress | None = None) -> None:
         self._tables = Tables(spark, lake)
         self._lake = lake
+        self._ledger = Ledger(lake)
         self._progress = progress or (lambda what, done, all_: None)
         #: The right to build; an erasure holds it too.
         self.turn = Turn(lake)
@@ -102,7 +103,7 @@ class Builder:
         present = _waiting(self._lake.head())
         while not stop():
             with self.turn.taken(stop) as taken:
-                wanted = stale(self._lake.head(), present) if taken else {}
+                wanted = self._ledger.look(self._lake.head()).stale(present) if taken else {}
                 # A day hands events on to later days alone.
                 later = sorted(day for day in wanted if not done or day > done[-1])
                 if not later:
@@ -127,7 +128,7 @@ class Builder:
             self._progress("rebuild", at, len(days))
             with self.turn.taken():
                 head = self._lake.head()
-                queues = {queue for queue, built in notes(head).items() if day in built}
+                queues = set(self._ledger.look(head).of(day))
                 for file in fresh_files(head, present):
                     queues |= self._lake.streams(file) if file.day == day else set()
                 if queues and not _is_dropped(head, day):
@@ -164,37 +165,37 @@ class Builder:
         chosen = [file for file in (*known_files, *new) if _may_have(file, queues)]
         bronze = self._tables.load(BRONZE, chosen, streams=queues)
         facts = _look(bronze) if chosen else {}
-        noted = notes(base)
+        ledger = self._ledger.look(base)
+        noted = ledger.of(day)
         if not whole:
-            late = {queue for queue in queues if _facts(facts, queue).oldest <= noted[queue][day].through}
+            late = {queue for queue in queues if _facts(facts, queue).oldest <= noted[queue].through}
             if late:
                 self._build(day, late, present, done, whole=True)
                 if queues - late:
                     self._build(day, queues - late, present, done, whole=False)
                 return
-        fresh = {
-            (file.day, queue) for file in fresh_files(base, present) for queue in self._lake.streams(file)
-        }
-        known = bases(noted, fresh)
-        basis = {queue: known[day, queue] for queue in queues}
+        fresh = fresh_days(base, present)
+        basis = {queue: ledger.basis(queue, day, fresh.get(queue, ())) for queue in queues}
         through = {}
         for queue in queues:
             newest = _facts(facts, queue).newest - HOLD_MS
-            before = -1 if whole else noted[queue][day].through
+            before = -1 if whole else noted[queue].through
             through[queue] = max(before, newest) if basis[queue].last else _FOR_EVER
         # A gap has the day on which it was noticed; its refilled events may be of an earlier one.
         since = min(day, *(one.before or day for one in basis.values()))
         gapless = not any(
             self._of_queues(base, "gaps", other, queues) for other in base.days("gaps") if other >= since
         )
-        related = {queue: _facts(facts, queue).related or _had_related(noted, queue) for queue in queues}
+        related = {queue: _facts(facts, queue).related or ledger.had_related(queue, day) for queue in queues}
         skipped = self._skipped(facts, base, day, queues)
         if not any(related.values()):
             skipped |= {"flows", "firings"}
         made = build.tables(
             bronze,
             self._carried(base, day, basis, whole=whole),
-            earlier=None if whole else self._earlier(base, day, {q: noted[q][day].through for q in queues}),
+            earlier=None
+            if whole
+            else self._earlier(base, day, {queue: noted[queue].through for queue in queues}),
             through=_by_queue(through),
             gapless=gapless and not any(one.gaps for one in facts.values()),
             without=skipped,
@@ -220,9 +221,8 @@ class Builder:
         # Queues of new bronze that stays: if the process is killed now, they must not go on from this build.
         unsure = {queue for file in new if file not in taken for queue in self._lake.streams(file)}
         of_day = {
-            queue: msgspec.structs.replace(built[day], stale=built[day].stale and queue not in done - unsure)
+            queue: msgspec.structs.replace(built, stale=built.stale and queue not in done - unsure)
             for queue, built in noted.items()
-            if day in built
         }
         for queue, one in basis.items():
             if whole and queue not in facts:
@@ -398,10 +398,6 @@ def _look(bronze: DataFrame) -> dict[str, _Facts]:
 
 def _facts(facts: Mapping[str, _Facts], queue: str) -> _Facts:
     return facts.get(queue, _NO_FACTS)
-
-
-def _had_related(noted: Notes, queue: str) -> bool:
-    return any(one.related for one in noted.get(queue, {}).values())
 
 
 def _fingerprints(lake: Lake, files: Iterable[File]) -> dict[str, str]:

@@ -17,6 +17,8 @@ from oxcart.model.errors import OxcartError
 STAGING = "_staging"
 #: Folder of the catalog and the metadata of Iceberg tables.
 ICEBERG = "_iceberg"
+#: The mark with the oldest day whose bronze is complete.
+FIRST_DAY = "first_day"
 #: How names of pending files begin.
 _PENDING = "pending-"
 #: Errors of a full file system.

@@ -15,16 +15,14 @@ from datetime import date, timedelta
 from oxcart.model.duration import parse_ms
 from oxcart.model.errors import ValidationError
 from oxcart.spark.lake.bronze import BRONZE
-from oxcart.spark.lake.columns import OPEN, STORED, unknown_table
-from oxcart.spark.lake.files import File
+from oxcart.spark.lake.columns import BUILDS, OPEN, STORED, unknown_table
+from oxcart.spark.lake.files import FIRST_DAY, File
 from oxcart.spark.lake.versions import Change, Lake, Version
 from oxcart.spark.read.entries import day_of
 
 log = logging.getLogger("oxcart.spark.pipeline")
 
 DAY_MS = 86_400_000
-#: The mark with the oldest day whose bronze is complete.
-FIRST_DAY = "first_day"
 #: The share of the budget from which on each look warns.
 WARN_AT = 0.8
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
@@ -144,21 +142,18 @@ def _settled(version: Version, table: str, before: str) -> list[File]:
 
 
 def _drop(lake: Lake, head: Version, gone: list[File], why: str) -> int:
-    from oxcart.spark.build.notes import notes
+    from oxcart.spark.build.notes import without_dropped
 
     first = str(head.marks.get(FIRST_DAY, ""))
     if bronze := [file.day for file in gone if file.table == BRONZE]:
         first = max(first, str(date.fromisoformat(max(bronze)) + timedelta(days=1)))
-    if first:
-        # The open jobs of a day are needed to rebuild the next day of a queue, and to go on from its last.
-        last_use: dict[str, str] = {}
-        for days in notes(head).values():
-            known = sorted(days)
-            for day, following in zip(known, [*known[1:], "9999"], strict=True):
-                last_use[day] = max(last_use.get(day, ""), following)
-        gone += [file for file in head.of(OPEN) if last_use.get(file.day, "") < first and file.day < first]
-    if not gone:
+    notes, old = without_dropped(head, first)
+    # The open jobs of a day are needed while its note is: the next day of a queue begins with them.
+    needed = {file.day for file in (*head.of(BUILDS), *notes) if file.path not in old}
+    gone += [file for file in head.of(OPEN) if file.day not in needed and file.day < first]
+    if not gone and not old:
         return 0
     marks = {FIRST_DAY: first} if first and first != head.marks.get(FIRST_DAY) else {}
-    lake.publish(Change(why, remove=frozenset(file.path for file in gone), marks=marks), head)
+    removed = frozenset({*(file.path for file in gone), *old})
+    lake.publish(Change(why, add=notes, remove=removed, marks=marks), head)
     return len(gone)
