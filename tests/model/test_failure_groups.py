@@ -33,21 +33,46 @@ def failed(job_id: str, reason: str, at: int = 1, trace: str = "") -> Job:
     )
 
 
-@pytest.mark.parametrize(
-    ("reason", "masked"),
-    [
-        ("order 4711 is unknown", "order <n> is unknown"),
-        ("user-7 and ORD-7731-x", "<id> and <id>"),
-        ("0b9d2f7e-3c1a-4f7e-9a51-0123456789ab is gone", "<id> is gone"),
-        ("no route to 10.0.0.7:25", "no route to <address>"),
-        ("ada@example.com bounced", "<email> bounced"),
-        ("GET https://example.com/a?b=1 failed", "GET <url> failed"),
-        ("since 2026-11-15T12:00:00Z\n  late", "since <time> late"),
-        ("object at 0x7f1dc1ed21d0", "object at <hex>"),
-        ("took -1.5 s of 30 s", "took <n> s of <n> s"),
-        ("the line is busy", "the line is busy"),
-    ],
-)
+#: Reasons and what they are without particulars, in Python and in Spark.
+MASKED = [
+    ("order 4711 is unknown", "order <n> is unknown"),
+    ("user-7 and ORD-7731-x", "<id> and <id>"),
+    ("0b9d2f7e-3c1a-4f7e-9a51-0123456789ab is gone", "<id> is gone"),
+    ("no route to 10.0.0.7:25", "no route to <address>"),
+    ("ada@example.com bounced", "<email> bounced"),
+    ("GET https://example.com/a?b=1 failed", "GET <url> failed"),
+    ("since 2026-11-15T12:00:00Z\n  late", "since <time> late"),
+    ("object at 0x7f1dc1ed21d0", "object at <hex>"),
+    ("took -1.5 s of 30 s", "took <n> s of <n> s"),
+    ("the line is busy", "the line is busy"),
+    ("user 'ada' has 3 items", "user <text> has <n> items"),
+    ("no 6fa459ea-ee8a-3ca4-894e-db77e160355e", "no <id>"),
+    ("GET https://x.io/a?b=1 -> 503", "GET <url> -> <n>"),
+    ("2026-11-02T10:00:00.5Z at 10.0.0.1:6379", "<time> at <address>"),
+    ("open /var/lib/x.db:  no", "open <path>: no"),
+    ("mail to a.b@c.example.org", "mail to <email>"),
+    ("at 0xdeadbeef", "at <hex>"),
+    ("child bull:mail:order-7 failed", "child bull:mail:<id> failed"),
+    ("child bull:mail:42 failed", "child bull:mail:<id> failed"),
+    ("child bull:{mail}@any;c=gpu:a:b failed", "child bull:{mail}@any;c=gpu:<id> failed"),
+    ("HTTP 503 after 3 tries", "HTTP 503 after <n> tries"),
+    ("HTTP/1.1 404 for user 7", "HTTP/<n> 404 for user <n>"),
+    ("status code: 429, waited 12 s", "status code: 429, waited <n> s"),
+    ("Request failed with status=500", "Request failed with status=500"),
+    (
+        "Client error '404 Not Found' for url 'https://x.io/7'",
+        "Client error 404 Not Found for url <text>",
+    ),
+    (
+        "502 Server Error: Bad Gateway for url: https://x.io/7",
+        "502 Server Error: Bad Gateway for url: <url>",
+    ),
+    ("order 503 is late by 404 s", "order <n> is late by <n> s"),
+    ("für käufer-7 waren 1.5e-7 und +3 zu groß", "für <id> waren <n> und <n> zu groß"),
+]
+
+
+@pytest.mark.parametrize(("reason", "masked"), MASKED)
 def test_particulars_are_masked(reason: str, masked: str) -> None:
     assert mask(reason) == masked
 

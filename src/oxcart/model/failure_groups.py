@@ -9,10 +9,9 @@ import msgspec
 
 from oxcart.model.filter import failure_of
 from oxcart.model.job import Job
+from oxcart.model.particulars import LONGEST, PARTICULARS
 from oxcart.model.search import changed_ms
 
-#: The longest reason that is compared.
-LONGEST = 500
 #: Ids that a group shows as examples.
 SAMPLES = 3
 #: Groups that are kept apart. Failures beyond them are one group, which bounds a flood of odd reasons.
@@ -20,22 +19,7 @@ MOST_GROUPS = 1000
 #: The reason of the group of all others.
 OTHERS = "(other reasons)"
 
-#: Patterns of particulars and the mask of each, in this order.
-PARTICULARS = tuple(
-    (re.compile(pattern), mask)
-    for pattern, mask in (
-        (r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", "<id>"),
-        (r"[\w.+-]+@[\w-]+(\.[\w-]+)+", "<email>"),
-        (r"[a-z][a-z0-9+]*://[^\s'\"]+", "<url>"),
-        (r"\b\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?", "<time>"),
-        (r"\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b", "<address>"),
-        (r"\b0x[0-9a-fA-F]+\b|\b(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{16,}\b", "<hex>"),
-        # An id of letters and digits: user42, ORD-7731-x.
-        (r"\b(?=[\w-]*\d)[\w-]*[A-Za-z_][\w-]*\b", "<id>"),
-        (r"[-+]?\b\d+(\.\d+)?", "<n>"),
-        (r"\s+", " "),
-    )
-)
+_PATTERNS = tuple((re.compile(pattern), re.sub(r"\$(\d)", r"\\g<\1>", word)) for pattern, word in PARTICULARS)
 
 _PYTHON = re.compile(r'File "([^"\n]*/)?([^"/\n]+)", line (\d+), in (\S+)')
 #: Folders of installed packages, and of the standard library.
@@ -134,7 +118,7 @@ def mask(reason: str) -> str:
         'order <n> of <id> at <address> is unknown'
     """
     masked = reason[:LONGEST]
-    for pattern, word in PARTICULARS:
+    for pattern, word in _PATTERNS:
         masked = pattern.sub(word, masked)
     return masked.strip()
 

@@ -1,7 +1,7 @@
 """Clusters of failures that differ in their particulars alone.
 
-A message is normalised: numbers, ids, addresses, quoted words and paths are replaced, but not the status of
-an HTTP response. Of a stack the last frames count, without line numbers. Equal failures are one cluster.
+A message is normalised by `oxcart.model.particulars`, as ``oxcart failures`` masks reasons. Of a stack the
+last frames count, without line numbers. Equal failures are one cluster.
 
 Clusters add up: the tally of a day's earlier spans and new attempts give the row of the whole day.
 """
@@ -12,38 +12,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as fn
 
+from oxcart.model.particulars import LONGEST, PARTICULARS
 from oxcart.spark.transforms.jobs import FAILED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_PHRASES = (
-    "Bad Request|Unauthorized|Payment Required|Forbidden|Not Found|Method Not Allowed|Conflict|Gone|"
-    "Unprocessable|Too Many Requests|Internal Server Error|Bad Gateway|Service Unavailable|"
-    "Gateway Time-?out|Client Error|Server Error"
-)
-#: Patterns and what they become, in this order.
-PARTICULARS = (
-    # The status of a response is what failed. An underscore protects it from the pattern of numbers.
-    (r"(?i)\b((?:https?(?:/\d(?:\.\d)?)?|status(?:[ _-]?code)?)['\"]?[\s:=(]{1,3})([1-5]\d\d)\b", "$1_$2"),
-    (rf"'([45]\d\d)( (?i:{_PHRASES}))'", "_$1$2"),
-    (rf"\b([45]\d\d)(?=:? (?i:{_PHRASES})\b)", "_$1"),
-    # Our own reason of a parent names the key of the child.
-    (r"\bchild ([^\s:]+:[^\s:]+):\S+ failed\b", "child $1:<id> failed"),
-    (r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", "<id>"),
-    (r"[\w.+-]+@[\w-]+(\.[\w-]+)+", "<email>"),
-    (r"[a-z][a-z0-9+]*://[^\s'\"]+", "<url>"),
-    (r"\b\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?", "<time>"),
-    (r"\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b", "<address>"),
-    (r"(?<![\w<])/[\w.-]+(/[\w.-]+)+", "<path>"),
-    (r"'[^']*'|\"[^\"]*\"", "<text>"),
-    (r"\b0x[0-9a-fA-F]+\b|\b[0-9a-fA-F]{16,}\b", "<hex>"),
-    (r"[-+]?\b\d+(\.\d+)?([eE][-+]?\d+)?", "<n>"),
-    (r"(?<!\w)_([1-5]\d\d)\b", "$1"),
-    (r"\s+", " "),
-)
-#: The longest message that is compared.
-LONGEST = 500
 #: Frames of the stack that count.
 FRAMES = 5
 #: The columns of a tally, besides day and queue.
@@ -168,7 +142,7 @@ def normalised(message: Column) -> Column:
     """Returns a message without its particulars."""
     made = fn.substring(message, 1, LONGEST)
     for pattern, word in PARTICULARS:
-        made = fn.regexp_replace(made, pattern, word)
+        made = fn.regexp_replace(made, f"(?U){pattern}", word)  # letters of all alphabets, as in Python
     return fn.trim(made)
 
 
