@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
 import pytest
+import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from oxcart import PermanentError, Queue, TemporaryError, Worker
+from oxcart.http import counting
 from oxcart.http.application import app
 from oxcart.http.server import Server
 from tests.conftest import MakeQueue
@@ -103,7 +106,7 @@ async def test_an_unexpected_error_shows_no_stack(
     queue: Queue, serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = await serve(queue)
-    monkeypatch.setattr("oxcart.http.system.formal_counts", lambda _: 1 / 0)
+    monkeypatch.setattr("oxcart.http.counting.FormalCounts.of", lambda *_: 1 / 0)
     answer = await client.get("/api/v1/stats")
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
     assert "ZeroDivisionError" not in answer.text
@@ -131,3 +134,46 @@ async def test_a_request_that_takes_too_long_is_a_503(
     monkeypatch.setattr("oxcart.http.middleware.REQUEST_SECONDS", 0.0)
     answer = await client.get("/api/v1/stats")
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+
+
+async def test_stats_have_the_fields_of_a_worker_pool(queue: Queue, serve: Serve) -> None:
+    await queue.add("t")
+    workers = (await (await serve(queue)).get("/api/v1/stats")).json()["workers"]
+    assert workers.keys() - {"capacity"} == {
+        "total_workers", "active_workers", "idle_workers", "queued_jobs", "processed_jobs", "succeeded_jobs",
+        "failed_jobs", "retried_jobs", "avg_processing_time", "max_processing_time", "p99_processing_time",
+        "processing_ids", "uptime", "healthy",
+    }  # fmt: skip
+    assert (workers["queued_jobs"], workers["healthy"]) == (1, False)
+
+
+async def test_counts_of_many_failed_jobs_are_shared(
+    queue: Queue, serve: Serve, store: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "SCAN", 200)
+    monkeypatch.setattr(counting, "SMALL", 100)
+
+    def fail(first: int, count: int) -> None:
+        with store.pipeline(transaction=False) as pipe:
+            for number in range(first, first + count):
+                fields = {"name": "a", "finishedOn": number, "ox:category": "cancelled"}
+                pipe.hset(f"bull:q:j{number}", mapping=fields)  # type: ignore[arg-type]
+                pipe.zadd("bull:q:failed", {f"j{number}": number})
+            pipe.execute()
+
+    await queue.add("a")
+    fail(0, 300)
+    client = await serve(queue)
+
+    async def read() -> dict[str, Any]:
+        found: dict[str, Any] = (await client.get("/api/v1/stats")).json()["queue"]
+        return {name: found[name] for name in ("failed", "cancelled", "exact")}
+
+    assert await read() == {"failed": 100, "cancelled": 200, "exact": False}
+    store.config_resetstat()
+    fail(300, 10)
+    assert await read() == {"failed": 110, "cancelled": 200, "exact": False}
+    assert "cmdstat_hgetall" not in store.info("commandstats")
+    monkeypatch.setattr(counting, "FRESH", 0.0)
+    monkeypatch.setattr(counting, "SCAN", 1000)
+    assert await read() == {"failed": 0, "cancelled": 310, "exact": True}

@@ -16,10 +16,10 @@ from oxcart.broker.workers import WorkerRecord
 from oxcart.http import values
 from oxcart.http.access import ADMIN, OPERATE, READ
 from oxcart.http.audit import note
+from oxcart.http.counting import QueueStats
 from oxcart.http.operations import Operation
 from oxcart.http.routes import Api, answers
 from oxcart.http.service import Service
-from oxcart.http.system import QueueStats, formal_counts
 from oxcart.http.times import parse_go_ms, rfc3339_ms
 from oxcart.model.errors import ValidationError
 from oxcart.model.moment import parse_moment
@@ -170,7 +170,7 @@ async def queues(service: Api) -> QueueList:
 async def queue(service: Api, name: FromPath[str]) -> QueueDetail:
     """Returns a queue with its counts by formal state and by lane."""
     found = service.queue(name)
-    plain, states = await asyncio.gather(_body(found), formal_counts(found))
+    plain, states = await asyncio.gather(_body(found), service.formal.of(found))
     lanes = await found.lanes.counts() if found.capabilities.can("lanes") else {}
     return QueueDetail(**msgspec.structs.asdict(plain), states=states, lanes=lanes)
 

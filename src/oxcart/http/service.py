@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oxcart.broker.access import AccessStore
+from oxcart.http.counting import FormalCounts
 from oxcart.http.credentials import Caller
 from oxcart.http.errors import ApiError, not_found
 from oxcart.http.hub import Hub
@@ -68,6 +69,7 @@ class Service:
         self.lake_turns = asyncio.Semaphore(2)
         self.operations: Operations = _operations()
         self.masks = masks or Masks()
+        self.formal = FormalCounts()
         self.viewer: Caller | None = None
         self._views: dict[tuple[tuple[Grant, ...], Role], Service] = {}
         self._all: Service = self

@@ -15,19 +15,16 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from oxcart.http import values
 from oxcart.http.access import OPEN, READ
+from oxcart.http.counting import QueueStats
 from oxcart.http.routes import Api, answers
 from oxcart.http.times import rfc3339_ms
 from oxcart.model.errors import OxcartError
 from oxcart.model.state import State
 from oxcart.observe.metrics import Metrics
-from oxcart.queue import Queue
 
 #: Seconds that a check of the store may take.
 PATIENCE = 2.0
-#: Jobs that a count of formal states reads at most, of the delayed and of the failed each.
-SCAN = 2000
 
 
 class Health(msgspec.Struct):
@@ -45,34 +42,24 @@ class About(msgspec.Struct):
     features: list[str]
 
 
-class QueueStats(msgspec.Struct, kw_only=True):
-    """How many jobs are in each formal state."""
-
-    pending: int = 0
-    scheduled: int = 0
-    running: int = 0
-    delayed: int = 0
-    retrying: int = 0
-    completed: int = 0
-    failed: int = 0
-    dead_letter: int = 0
-    cancelled: int = 0
-    total_jobs: int = 0
-    storage_bytes: Annotated[int | None, Meta(description="Not measured.")] = None
-    exact: Annotated[
-        bool,
-        Meta(
-            description="Whether all delayed and failed jobs were read; others count as delayed and failed."
-        ),
-    ] = True
-    timestamp: values.Time = ""
-
-
 class WorkerStats(msgspec.Struct, kw_only=True):
-    """How many workers there are."""
+    """How many workers there are. Fields that a store without a pool of its own cannot know are null."""
 
     total_workers: int
     capacity: Annotated[int, Meta(description="Jobs that they run at once.")]
+    active_workers: int | None = None
+    idle_workers: int | None = None
+    queued_jobs: Annotated[int, Meta(description="Jobs that a worker could take now.")] = 0
+    processed_jobs: Annotated[int, Meta(description="Stored jobs that have ended.")] = 0
+    succeeded_jobs: Annotated[int, Meta(description="Stored jobs that have completed.")] = 0
+    failed_jobs: Annotated[int, Meta(description="Stored jobs that failed or are dead letters.")] = 0
+    retried_jobs: Annotated[int, Meta(description="Jobs that wait for another attempt.")] = 0
+    avg_processing_time: int | None = None
+    max_processing_time: int | None = None
+    p99_processing_time: int | None = None
+    processing_ids: list[str] | None = None
+    uptime: int | None = None
+    healthy: Annotated[bool, Meta(description="Whether there is a worker.")] = False
 
 
 class Stats(msgspec.Struct):
@@ -133,7 +120,7 @@ async def about(request: Request[Any, Any, Any]) -> About:
 async def stats(service: Api) -> Stats:
     """Counts jobs by formal state, and workers, over all queues."""
     queues = list(service.queues.values())
-    counted = await asyncio.gather(*(formal_counts(queue) for queue in queues))
+    counted = await asyncio.gather(*(service.formal.of(queue) for queue in queues))
     total = QueueStats(
         **{state.value: sum(getattr(one, state.value) for one in counted) for state in State},
         total_jobs=sum(one.total_jobs for one in counted),
@@ -141,35 +128,19 @@ async def stats(service: Api) -> Stats:
         timestamp=rfc3339_ms(int(time.time() * 1000)),
     )
     workers = {w.id: w for found in await asyncio.gather(*(q.workers.list() for q in queues)) for w in found}
+    ended = total.completed + total.failed + total.dead_letter + total.cancelled
     return Stats(
-        total, WorkerStats(total_workers=len(workers), capacity=sum(w.concurrency for w in workers.values()))
-    )
-
-
-async def formal_counts(queue: Queue) -> QueueStats:
-    """Returns how many jobs of a queue are in each formal state.
-
-    The wire counts delayed and retrying jobs together, and all that failed: those are read, up to a bound.
-    """
-    wire = await queue.counts()
-    delayed, failed = await asyncio.gather(
-        queue.jobs.search(state="delayed", limit=1, scan=SCAN),
-        queue.jobs.search(state="failed", limit=1, scan=SCAN),
-    )
-    others = delayed.other_states + failed.other_states
-    held = others[State.SCHEDULED]
-    return QueueStats(
-        pending=wire["waiting-children"],
-        scheduled=wire["waiting"] + wire["prioritized"] + held,
-        running=wire["active"],
-        delayed=max(0, wire["delayed"] - others[State.RETRYING] - held),
-        retrying=others[State.RETRYING],
-        completed=wire["completed"],
-        failed=max(0, wire["failed"] - others[State.DEAD_LETTER] - others[State.CANCELLED]),
-        dead_letter=others[State.DEAD_LETTER],
-        cancelled=others[State.CANCELLED],
-        total_jobs=sum(wire.values()),
-        exact=delayed.exact and failed.exact,
+        total,
+        WorkerStats(
+            total_workers=len(workers),
+            capacity=sum(one.concurrency for one in workers.values()),
+            queued_jobs=total.scheduled,
+            processed_jobs=ended,
+            succeeded_jobs=total.completed,
+            failed_jobs=total.failed + total.dead_letter,
+            retried_jobs=total.retrying,
+            healthy=bool(workers),
+        ),
     )
 
 
