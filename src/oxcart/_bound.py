@@ -7,8 +7,7 @@ import os
 import time
 from typing import Any
 
-from oxcart.broker.bullmq.codec import Encoded
-from oxcart.broker.port import Added, ServedBroker
+from oxcart.broker.port import Added, Encoded, ServedBroker
 from oxcart.broker.port.parts import Partitions
 from oxcart.events import Results
 from oxcart.model.errors import OxcartError, ResultTimeout

@@ -16,13 +16,19 @@ from typing import Any, Literal
 
 from oxcart._bound import Bound, DirectlyBound, SpreadBound
 from oxcart.broker.addresses import check_submitted
-from oxcart.broker.bullmq.codec import Encoded
 from oxcart.broker.capabilities import PARTITIONED, Capabilities, Part
 from oxcart.broker.connection import Reconnect, Server
-from oxcart.broker.factory import CAPABILITIES, DEFAULTS, ProtocolName, check_place, make_broker
+from oxcart.broker.factory import (
+    CAPABILITIES,
+    DEFAULTS,
+    PARTITIONABLE,
+    ProtocolName,
+    check_place,
+    make_broker,
+    make_spread,
+)
 from oxcart.broker.keyring import KeyRing
-from oxcart.broker.partitioned import PartitionedBroker, Spread
-from oxcart.broker.port import Added, BrokerSource, ServedBroker
+from oxcart.broker.port import Added, BrokerSource, Encoded, ServedBroker
 from oxcart.broker.sealing import Sealer
 from oxcart.broker.slots import has_tag
 from oxcart.engine.handler import Handlers
@@ -138,8 +144,8 @@ class Core:
             if several:
                 raise ValidationError("url", "one URL, or a list with partitions=", url)
             return
-        if self.protocol != "bullmq":
-            raise ValidationError("partitions", "left out with protocol='bridge'", self.partitions)
+        if self.protocol not in PARTITIONABLE:
+            CAPABILITIES[self.protocol].require("partitions")
         if self.brokers is not None:
             raise ValidationError(
                 "partitions", "left out with broker=, which opens the queue", self.partitions
@@ -233,7 +239,15 @@ class Core:
                 self.name, prefix=self.prefix, key_ring=self.key_ring, reconnect=reconnect or self.reconnect
             )
         if self.partitions is not None:
-            return self.open_spread(reconnect)
+            return make_spread(
+                self.servers,
+                self.name,
+                self.partitions,
+                prefix=self.prefix,
+                reconnect=reconnect or self.reconnect,
+                key_ring=self.key_ring,
+                keep_events=self._keep_events,
+            )
         return make_broker(
             self.protocol,
             self.server,
@@ -243,21 +257,6 @@ class Core:
             key_ring=self.key_ring,
             formal=self.priorities == "formal",
             **({} if self._keep_events is None else {"keep_events": self._keep_events}),
-        )
-
-    def open_spread(self, reconnect: Reconnect | None = None) -> PartitionedBroker:
-        """Returns a broker of a partitioned queue with connections of its own."""
-        assert self.partitions is not None
-        return PartitionedBroker(
-            Spread(
-                self.name,
-                self.servers,
-                self.partitions,
-                prefix=self.prefix,
-                reconnect=reconnect or self.reconnect,
-                key_ring=self.key_ring,
-                keep_events=self._keep_events,
-            )
         )
 
     @contextlib.contextmanager
@@ -306,8 +305,9 @@ class Core:
             if self._root is None and self.brokers is not None:
                 found = DirectlyBound(loop, self.open_broker(), self.add_timeout)
             elif self._root is None and self.partitions is not None:
-                spread = self.open_spread()
-                found = SpreadBound(loop, spread, spread.partitions, self.add_timeout)
+                spread = self.open_broker()
+                partitions = spread.capabilities.part(spread.partitions, "partitions")
+                found = SpreadBound(loop, spread, partitions, self.add_timeout)
             elif self._root is None:
                 found = Bound(loop, self.open_broker(), self.add_timeout)
             else:  # a lane shares the connection of its queue

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, cast, overload
 
 from oxcart._core import Core
-from oxcart.broker.bullmq.codec import Encoded
 from oxcart.broker.capabilities import Capabilities
 from oxcart.broker.clock import time_left
 from oxcart.broker.connection import Server
 from oxcart.broker.factory import ProtocolName
 from oxcart.broker.keyring import KeyRing
 from oxcart.broker.location import is_web_url
-from oxcart.broker.port import BrokerSource
+from oxcart.broker.port import BrokerSource, Encoded
 from oxcart.dead_letters import DeadLetters
 from oxcart.deduplication import Deduplication
 from oxcart.engine.batch_handler import BatchHandler
@@ -299,12 +298,12 @@ class Queue:
         watched: list[str] = []
         targets: dict[int, Target] = {}
         for name, data, options in jobs:  # one pass that keeps no row: adds by the million go through here
-            one = encode(name, data, options)
+            job = encode(name, data, options)
             if options.callback_url is not None:
-                watched.append(one[0])
+                watched.append(job[0])
             if options.target is not None:
                 targets[len(encoded)] = options.target
-            encoded.append(one)
+            encoded.append(job)
             names.append(name)
         if watched:
             await core.expect_webhooks(watched)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import oxcart
+from oxcart import Queue
 from oxcart.broker.bridge.broker import BridgeBroker
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.capabilities import BRIDGE, BULLMQ, FEATURES, MEMORY, OPTIONS, PARTITIONED, Capabilities
@@ -69,3 +70,8 @@ def test_no_module_asks_for_the_type_of_a_broker() -> None:
     asks = re.compile(r"isinstance\([^)\n]*Broker\b|is_native")
     source = Path(oxcart.__file__).parent
     assert [str(path) for path in source.rglob("*.py") if asks.search(path.read_text())] == []
+
+
+def test_partitions_of_another_protocol_are_refused_with_the_alternative() -> None:
+    with pytest.raises(NotSupported, match="use several types, or a queue of the BullMQ protocol"):
+        Queue("q", protocol="bridge", partitions=4)

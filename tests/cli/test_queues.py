@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from oxcart.broker.overview import COMMANDS, PAGE
+from oxcart.broker.bullmq.overview import COMMANDS, PAGE
 from tests.cli.conftest import Commands
 from tests.servers import ValkeyServer
 

@@ -74,6 +74,14 @@ def test_passes_as_it_is(clean: Path) -> None:
             },
         ),
         (
+            "Only the factory knows the protocols",
+            {
+                "queue": "oxcart.broker.bullmq.keys",
+                "broker.discovery": "oxcart.broker.bridge.keys",
+                "cli.queues": "oxcart.broker.partitioned.spread",
+            },
+        ),
+        (
             "Only the broker talks to the server",
             {
                 "engine.worker": "hiredis",

@@ -59,7 +59,7 @@ async def examine(
         BrokerUnavailable: The server cannot be reached.
     """
     from oxcart.broker.discovery import find_queues
-    from oxcart.broker.overview import count_queues
+    from oxcart.broker.factory import count_queues
     from oxcart.cli.queue_checks import judge, read_facts
 
     findings, clients = await examine_server(server, reconnect)

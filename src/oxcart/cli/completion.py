@@ -79,11 +79,11 @@ def _of_queue(
 
 async def _queues(using: Settings) -> list[str]:
     if using.namespace is not None:
-        from oxcart.cli.namespace import open_broker
+        from oxcart.cli.namespace import open_broker, part_of
 
         broker = open_broker(using, "any")
         try:
-            return await broker.census.types()
+            return await part_of(broker).types()
         finally:
             await broker.close()
     from oxcart.broker.discovery import find_queues

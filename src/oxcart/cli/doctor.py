@@ -93,14 +93,15 @@ async def _rescue(using: Settings, names: list[str], dry_run: bool, as_json: boo
 async def _in_queues(
     using: Settings, names: list[str], dry_run: bool, quiet: bool
 ) -> AsyncIterator[tuple[str, Rescued]]:
-    from oxcart.broker.bullmq.broker import BullMQBroker
     from oxcart.broker.discovery import find_queues
+    from oxcart.broker.factory import make_broker
 
     for name in names or await find_queues(using.server, using.prefix, using.reconnect):
-        broker = BullMQBroker(using.server, name, prefix=using.prefix, reconnect=using.reconnect)
+        broker = make_broker("bullmq", using.server, name, prefix=using.prefix, reconnect=using.reconnect)
         with _ProgressLine(name, quiet=quiet) as line:
             try:
-                result = await broker.rescue.run(dry_run=dry_run, progress=line.update)
+                search = broker.capabilities.part(broker.rescue, "rescue")
+                result = await search.run(dry_run=dry_run, progress=line.update)
             finally:
                 await broker.close()
         yield name, result
@@ -109,13 +110,12 @@ async def _in_queues(
 async def _in_namespace(
     using: Settings, names: list[str], dry_run: bool, quiet: bool
 ) -> AsyncIterator[tuple[str, Rescued]]:
-    from oxcart.broker.bridge.rescue import rescue
-    from oxcart.cli.namespace import open_broker
+    from oxcart.cli.namespace import open_broker, part_of
 
     broker = open_broker(using, "any")
     with _ProgressLine(using.namespace or "", quiet=quiet) as line:
         try:
-            found = await rescue(broker, names, dry_run=dry_run, progress=line.update)
+            found = await part_of(broker).rescue(names, dry_run=dry_run, progress=line.update)
         finally:
             await broker.close()
     for name, result in found.items():

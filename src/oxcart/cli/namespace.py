@@ -10,7 +10,8 @@ from oxcart.cli import output, settings
 from oxcart.cli.settings import JsonOption, Settings
 
 if TYPE_CHECKING:
-    from oxcart.broker.bridge.broker import BridgeBroker
+    from oxcart.broker.port import ServedBroker
+    from oxcart.broker.port.parts import Namespace
     from oxcart.broker.port.results import NamespaceStats
     from oxcart.broker.workers import WorkerRecord
     from oxcart.model.job import Job
@@ -65,7 +66,7 @@ def namespace(ctx: typer.Context, as_json: JsonOption = False) -> None:
 async def _look(using: Settings) -> tuple[NamespaceStats, list[WorkerRecord]]:
     broker = open_broker(using, "any")
     try:
-        return await broker.namespace.stats(every_type=True), await broker.registry.everyone()
+        return await part_of(broker).stats(every_type=True), await workers_of(broker)
     finally:
         await broker.close()
 
@@ -74,7 +75,7 @@ async def names_of_types(using: Settings) -> list[str]:
     """Returns the job types of a namespace that it has noted."""
     broker = open_broker(using, "any")
     try:
-        return sorted(await broker.census.types())
+        return await part_of(broker).types()
     finally:
         await broker.close()
 
@@ -85,7 +86,7 @@ async def overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:
 
     broker = open_broker(using, "any")
     try:
-        known, foreign = await broker.census.types(), await broker.census.unnoted_ends()
+        known, foreign = await part_of(broker).types(), await part_of(broker).unnoted_ends()
     finally:
         await broker.close()
     known = sorted({*known, *foreign})
@@ -93,7 +94,7 @@ async def overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:
     for name in names or known:
         of_type = open_broker(using, name)
         try:
-            counts = await of_type.counts()
+            counts = {**await of_type.counts()}
             paused = await of_type.is_paused()
         finally:
             await of_type.close()
@@ -114,19 +115,26 @@ async def completed_elsewhere(using: Settings, job_type: str) -> list[Job]:
     """Returns jobs that workers of other clients completed and no worker recorded, newest first."""
     broker = open_broker(using, job_type)
     try:
-        ids = (await broker.census.unnoted_ends()).get(job_type, [])
-        return await broker.read_jobs(ids[: -SHOWN - 1 : -1])
+        ids = (await part_of(broker).unnoted_ends()).get(job_type, [])
+        found = await broker.look(ids[: -SHOWN - 1 : -1], lenient=True)
+        return [job for job in found if job is not None]
     finally:
         await broker.close()
 
 
-def open_broker(using: Settings, job_type: str) -> BridgeBroker:
+def open_broker(using: Settings, job_type: str) -> ServedBroker:
     """Returns a broker of a job type in the selected namespace."""
-    from oxcart.broker.bridge.broker import BridgeBroker
+    from oxcart.broker.factory import make_broker
 
-    return BridgeBroker(
-        using.server,
-        job_type,
-        namespace=using.namespace or DEFAULT_NAMESPACE,
-        reconnect=using.reconnect,
-    )
+    namespace = using.namespace or DEFAULT_NAMESPACE
+    return make_broker("bridge", using.server, job_type, prefix=namespace, reconnect=using.reconnect)
+
+
+async def workers_of(broker: ServedBroker) -> list[WorkerRecord]:
+    """Returns the registered workers of the namespace, those that are gone too."""
+    return [] if broker.registry is None else await broker.registry.everyone()
+
+
+def part_of(broker: ServedBroker) -> Namespace:
+    """Returns the namespace that a broker's job type belongs to."""
+    return broker.capabilities.part(broker.namespace, "stats")

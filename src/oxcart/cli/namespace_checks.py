@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from oxcart.cli.checks import Finding, routes, worker_clocks
-from oxcart.cli.namespace import DEFAULT_NAMESPACE, open_broker
+from oxcart.cli.namespace import DEFAULT_NAMESPACE, open_broker, part_of, workers_of
 from oxcart.cli.queue_checks import judge, read_facts
 
 if TYPE_CHECKING:
@@ -18,14 +18,15 @@ async def examine(using: Settings) -> list[Finding]:
     """Checks the job types of a namespace, its workers, and jobs that no worker will take."""
     broker = open_broker(using, "any")
     try:
-        types = await broker.census.types()
-        seen, entries = await broker.namespace.stats(), await broker.registry.everyone()
+        namespace = part_of(broker)
+        types, seen = await namespace.types(), await namespace.stats()
+        entries = await workers_of(broker)
         found = [
             Finding("namespace", "ok", using.namespace or DEFAULT_NAMESPACE),
             Finding("job types", "ok", ", ".join(types) or "none yet"),
             *_workers(entries),
             *worker_clocks((one.id, one.hostname, one.skew_ms) for one in entries if one.alive),
-            *_entries(await _without_record(using)),
+            *_entries(await namespace.entries_without_job()),
         ]
         if seen.dead:
             count = f"{seen.dead:,} in all job types"
@@ -50,17 +51,6 @@ def _workers(entries: list[WorkerRecord]) -> list[Finding]:
         shown = f"{', '.join(gone)}: no sign of life for 30 s; other workers recover their jobs"
         found.append(Finding("workers that are gone", "note", shown, "oxcart workers"))
     return found
-
-
-async def _without_record(using: Settings) -> int:
-    """Returns how many entries of the waiting list have no record."""
-    broker, count = open_broker(using, "any"), 0
-    try:
-        async for ids in broker.census.pages("waiting"):
-            count += sum(kind is None for kind in await broker.census.kinds(ids))
-    finally:
-        await broker.close()
-    return count
 
 
 def _entries(count: int) -> list[Finding]:

@@ -16,7 +16,7 @@ from oxcart.cli.options import LISTS
 from oxcart.cli.settings import JsonOption, Settings
 
 if TYPE_CHECKING:
-    from oxcart.broker.overview import QueueRow
+    from oxcart.broker.port.results import QueueRow
 
 #: States of the wire by shorter names, for the heads of columns.
 _SHORT = {"prioritized": "priority", "waiting-children": "children"}
@@ -24,6 +24,9 @@ _SHORT = {"prioritized": "priority", "waiting-children": "children"}
 QueueNames = Annotated[
     list[str], typer.Argument(metavar="QUEUE...", help="Names of queues.", autocompletion=queue_names)
 ]
+
+#: Queues of one page.
+PAGE = 500
 
 
 def queues(
@@ -123,7 +126,7 @@ async def _print(
 
 
 async def _pages(using: Settings, names: list[str], match: str | None) -> AsyncIterator[list[dict[str, Any]]]:
-    from oxcart.broker.overview import PAGE, overview
+    from oxcart.broker.factory import overview
 
     if names or using.namespace is not None:
         rows = await _overview(using, names)
@@ -230,7 +233,7 @@ async def _overview(using: Settings, names: list[str]) -> list[dict[str, Any]]:
         from oxcart.cli import namespace
 
         return await namespace.overview(using, names)
-    from oxcart.broker.overview import count_queues
+    from oxcart.broker.factory import count_queues
 
     rows = [row for name in names if (row := await _partitioned(using, name)) is not None]
     rest = [name for name in names if name not in {row["queue"] for row in rows}]

@@ -13,7 +13,8 @@ from textual.binding import BindingType
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Header, RichLog, Static
 
-from oxcart.broker.overview import QueueRow, overview
+from oxcart.broker.factory import overview
+from oxcart.broker.port.results import QueueRow
 from oxcart.cli import output
 from oxcart.cli.namespace import names_of_types
 from oxcart.model.errors import OxcartError

@@ -89,10 +89,10 @@ async def _everywhere(using: Settings) -> list[str]:
         from oxcart.broker.discovery import find_queues
 
         return await find_queues(using.server, using.prefix, using.reconnect)
-    from oxcart.cli.namespace import open_broker
+    from oxcart.cli.namespace import open_broker, workers_of
 
     broker = open_broker(using, ANY)
     try:
-        return sorted({ANY, *(name for one in await broker.registry.everyone() for name in one.queues)})
+        return sorted({ANY, *(name for one in await workers_of(broker) for name in one.queues)})
     finally:
         await broker.close()

@@ -157,7 +157,7 @@ def _lifetime_ms(service: Service, queue: Queue, body: values.Submit, delay_ms: 
     if service.lifetime_ms is None or queue._core.defaults.lifetime is not None:
         return None
     # Not every protocol has lifetimes, and what a client does not ask for is not refused.
-    if queue._core.protocol != "bullmq":
+    if not queue.capabilities.can("lifetime"):
         return None
     return delay_ms + service.lifetime_ms
 
@@ -233,7 +233,7 @@ async def add_all(orders: list[Order]) -> list[Job]:
 def _place(order: Order) -> tuple[str, ...]:
     """Returns where one script can add a job together with others."""
     core = order.queue._core
-    if core.protocol != "bridge":
+    if core.broker.namespace is None:
         return order.queue.name, str(order.options.get("target") or "")
     server = core.server
     return server.location.url if server.location else str(server.folder), core.prefix
@@ -252,7 +252,9 @@ async def _add_whole(orders: list[Order]) -> list[JobHandle[Any]]:
     if core.broker.partitions is not None:
         await core.broker.partitions.ready()
         orders = _together(orders)
-    jobs = [order.queue._core.broker.encode(order.name, order.data, order.prepared) for order in orders]
+    jobs: list[Any] = [
+        order.queue._core.broker.encode(order.name, order.data, order.prepared) for order in orders
+    ]
     if core.broker.partitions is not None and len({job.partition for job in jobs}) > 1:
         raise ValidationError("partition_key", "one for all jobs of an atomic batch", "several partitions")
     watched: dict[Core, list[str]] = {}

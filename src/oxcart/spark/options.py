@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from oxcart.broker.bullmq.keys import DEFAULT_PREFIX
 from oxcart.broker.connection import Reconnect, Server
-from oxcart.broker.factory import check_place, export_of, make_broker
+from oxcart.broker.factory import PREFIXES, check_place, export_of, make_broker
 from oxcart.broker.keyring import KeyRing
 from oxcart.broker.location import Location
 from oxcart.model.errors import ValidationError
@@ -109,7 +108,7 @@ class ServerAddress:
     url_env: str = "OXCART_URL"
     password_env: str | None = None
     folder: str | None = None
-    prefix: str = DEFAULT_PREFIX
+    prefix: str = PREFIXES["bullmq"]
     namespace: str | None = None
 
     def __post_init__(self) -> None:
@@ -139,7 +138,7 @@ class ServerAddress:
             url_env=options.get("urlEnv") or "OXCART_URL",
             password_env=options.get("passwordEnv") or None,
             folder=options.get("folder") or None,
-            prefix=place if protocol == "bullmq" else DEFAULT_PREFIX,
+            prefix=place if protocol == "bullmq" else PREFIXES["bullmq"],
             namespace=place if protocol == "bridge" else None,
         )
 

@@ -183,7 +183,6 @@ async def test_what_partitions_lack_is_refused(make_queue: MakeQueue) -> None:
         ("events#3", {"partitions": 4}, "queue name"),
         ("{events}", {"partitions": 4}, "partitions"),
         ("events", {"partitions": 0}, "partitions"),
-        ("events", {"partitions": 4, "protocol": "bridge"}, "partitions"),
         ("events", {"url": ["redis://127.0.0.1:1"]}, "url"),
     ],
 )

@@ -25,6 +25,7 @@ from oxcart.broker.bridge.keys import DEFAULT_NAMESPACE, BridgeKeys, journal_key
 from oxcart.broker.bridge.namespace import BridgeNamespace
 from oxcart.broker.bridge.reading import Reading
 from oxcart.broker.bridge.rescue import Rescuer, TypeRescue
+from oxcart.broker.bridge.sampling import TypeSampling
 from oxcart.broker.bridge.schedules import TypeSchedules
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.bridge.sealed_values import TypeSealedValues
@@ -153,6 +154,7 @@ class BridgeBroker(Reading):
         self.dead_letters = TypeDeadLetters(self)
         self.namespace = BridgeNamespace(self)
         self.rescue = TypeRescue(self)
+        self.sampling = TypeSampling(self)
         self.schedules = TypeSchedules(self)
         self.sealed_values = TypeSealedValues(self)
         self.steps = TypeSteps(self)

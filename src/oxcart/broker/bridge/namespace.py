@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from oxcart.broker.bridge.part import TypePart
+from oxcart.broker.bridge.rescue import rescue
 from oxcart.broker.port.parts import Namespace
-from oxcart.broker.port.results import NamespaceStats
+from oxcart.broker.port.results import NamespaceStats, Rescued
+from oxcart.broker.progress import OnProgress, silent
 from oxcart.broker.replies import texts
 
 
@@ -30,7 +34,7 @@ class BridgeNamespace(TypePart, Namespace):
             ]
         )
         if every_type:
-            types = await self._broker.census.types()
+            types = await self.types()
         else:
             types = sorted(texts(seen))
         running = await caller.pipeline([("GET", keys.concurrent(kind)) for kind in types])
@@ -45,6 +49,23 @@ class BridgeNamespace(TypePart, Namespace):
             _count(processed),
             _count(failed),
         )
+
+    async def types(self) -> list[str]:
+        return await self._broker.census.types()
+
+    async def unnoted_ends(self) -> dict[str, list[str]]:
+        return await self._broker.census.unnoted_ends()
+
+    async def entries_without_job(self) -> int:
+        census, count = self._broker.census, 0
+        async for ids in census.pages("waiting"):
+            count += sum(kind is None for kind in await census.kinds(ids))
+        return count
+
+    async def rescue(
+        self, types: Iterable[str] = (), *, dry_run: bool = False, progress: OnProgress = silent
+    ) -> dict[str, Rescued]:
+        return await rescue(self._broker, types, dry_run=dry_run, progress=progress)
 
 
 def _count(raw: bytes | None) -> int:

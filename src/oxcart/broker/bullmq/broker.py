@@ -20,12 +20,13 @@ from oxcart.broker.bullmq.gates import GateKeeper
 from oxcart.broker.bullmq.graphs import QueueGraphs
 from oxcart.broker.bullmq.groups import QueueGroups
 from oxcart.broker.bullmq.job_parts import QueueDeduplication, QueueLogs, QueueUpdates
-from oxcart.broker.bullmq.keys import LISTS, STATES, Keys, journal_key
+from oxcart.broker.bullmq.keys import LISTS, Keys, journal_key
 from oxcart.broker.bullmq.lanes import QueueLanes
 from oxcart.broker.bullmq.limits import QueueLimits
 from oxcart.broker.bullmq.metrics import QueueMetrics
 from oxcart.broker.bullmq.reading import Reading
 from oxcart.broker.bullmq.rescue import QueueRescue
+from oxcart.broker.bullmq.sampling import QueueSampling
 from oxcart.broker.bullmq.schedules import QueueSchedules
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.bullmq.sealed_values import QueueSealedValues
@@ -51,6 +52,7 @@ from oxcart.broker.port import (
     Outcome,
     Recovered,
 )
+from oxcart.broker.port.codes import STATES
 from oxcart.broker.probe import list_clients
 from oxcart.broker.replies import text
 from oxcart.broker.sealing import Sealer
@@ -149,6 +151,7 @@ class BullMQBroker(Reading):
         self.logs = QueueLogs(self)
         self.metrics = QueueMetrics(self)
         self.rescue = QueueRescue(self)
+        self.sampling = QueueSampling(self)
         self.sealed_values = QueueSealedValues(self)
         self.steps = QueueSteps(self)
         self.suspects = QueueSuspects(self)

@@ -51,8 +51,7 @@ def split_own(key: str, base: str) -> tuple[str, str] | None:
     return (base + middle, end) if is_own else None
 
 
-#: The wire's states; the jobs of some are in a list, those of the others in a sorted set.
-STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")
+#: The states whose jobs are in a list; those of the others are in a sorted set.
 LISTS = frozenset({"wait", "paused", "active"})
 
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from oxcart.broker.bullmq.keys import STATES
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.discovery import glob_escape
 from oxcart.broker.event_codec import decode_event
 from oxcart.broker.port import Outage
+from oxcart.broker.port.codes import STATES
 from oxcart.broker.port.lanes import Lanes
 from oxcart.broker.port.results import Tended
 from oxcart.broker.port.streams import LanePlace

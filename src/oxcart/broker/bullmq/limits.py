@@ -129,7 +129,7 @@ class QueueLimits(Limits):
     async def count_starts(self, name: str | None, count: int, left_ms: int) -> None:
         """Counts further starts in the present window, or in one that ends after so many ms."""
         key = self._window(name)
-        if await self._caller.command("SET", key, count, "NX", "PX", left_ms) is None:
+        if await self._caller.write("SET", key, count, "NX", "PX", left_ms) is None:
             await self._caller.write("INCRBY", key, count)
 
     def _window(self, name: str | None) -> str:

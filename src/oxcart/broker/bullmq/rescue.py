@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from oxcart.broker.bullmq.keys import LISTS, STATES
+from oxcart.broker.bullmq.keys import LISTS
 from oxcart.broker.bullmq.part import QueuePart
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.discovery import glob_escape
+from oxcart.broker.port.codes import STATES
 from oxcart.broker.port.parts import Rescue
 from oxcart.broker.port.results import Rescued
 from oxcart.broker.progress import OnProgress, Progress, silent

@@ -40,6 +40,7 @@ from oxcart.broker.port import (
     OutcomeKind,
     Recovered,
 )
+from oxcart.broker.port.codes import STATES
 from oxcart.broker.port.parts import Parts
 from oxcart.broker.sealing import Sealer
 from oxcart.broker.workers import WorkerRecord
@@ -54,7 +55,6 @@ from oxcart.model.target import Abilities
 #: Why a part of a real broker is missing.
 NO_SERVER = "this needs a server, and a queue in memory has no server"
 #: The states that a broker counts.
-STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", *ENDED)
 #: Grace in ms in which a worker may end a running job itself whose lifetime has expired.
 EXPIRY_GRACE = 5_000
 

@@ -80,7 +80,7 @@ class PartitionedBroker:
     """
 
     capabilities = PARTITIONED
-    gates = groups = lanes = namespace = sealed_values = suspects = None
+    gates = groups = lanes = namespace = sampling = sealed_values = suspects = None
     lane: str | None = None
     slot: int | None = None
     next_expiry = 0

@@ -40,7 +40,7 @@ class SpreadLimits(SpreadPart, Limits):
         first = self._spread.broker(0)
         key, token, end = first.keys.dividing(), new_id(), time.monotonic() + 1.5 * ALONE_MS / 1000
         while True:
-            marked = await first.caller.command("SET", key, token, "NX", "PX", ALONE_MS) is not None
+            marked = await first.caller.write("SET", key, token, "NX", "PX", ALONE_MS) is not None
             if marked or not waits or time.monotonic() > end:
                 break
             await asyncio.sleep(AGAIN)

@@ -19,6 +19,7 @@ from oxcart.broker.port.values import (
     Added,
     Ask,
     Claimed,
+    Encoded,
     Ended,
     Lease,
     Outage,
@@ -73,11 +74,11 @@ class Broker(Parts, Protocol):
 
     # -- adding
 
-    def encode(self, name: str, data: Any, options: JobOptions) -> Any:
+    def encode(self, name: str, data: Any, options: JobOptions) -> Encoded:
         """Checks and encodes a job for ``add``; raises before anything is written."""
 
     async def add(
-        self, jobs: Sequence[Any], *, timeout: float | None = None, replicated: bool = False
+        self, jobs: Sequence[Encoded], *, timeout: float | None = None, replicated: bool = False
     ) -> list[Added]:
         """Adds encoded jobs, in order; with ``replicated`` a replica has them when it returns."""
 
@@ -320,7 +321,7 @@ class ServedBroker(Broker, Protocol):
 
     async def add_each(
         self,
-        jobs: Sequence[Any],
+        jobs: Sequence[Encoded],
         *,
         timeout: float | None = None,
         replicated: bool = False,

@@ -1,4 +1,4 @@
-"""How an attempt ended, and how a script answers for one item."""
+"""The states of jobs in storage, how an attempt ended, and how a script answers for one item."""
 
 from __future__ import annotations
 
@@ -24,3 +24,6 @@ class OutcomeKind(StrEnum):
 
 #: The answer for one item: an `oxcart.model.errors.ReplyCode`, or a text if the server refused it.
 Code = int | str
+
+#: The states in which brokers count and list jobs; their names are those of BullMQ's keys.
+STATES = ("wait", "paused", "active", "prioritized", "delayed", "waiting-children", "completed", "failed")

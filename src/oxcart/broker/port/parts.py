@@ -27,6 +27,7 @@ from oxcart.broker.port.results import (
     Rescued,
     Series,
 )
+from oxcart.broker.port.sampling import Sampling
 from oxcart.broker.port.schedules import Schedules
 from oxcart.broker.port.values import Lease
 from oxcart.broker.progress import OnProgress, silent
@@ -431,6 +432,20 @@ class Namespace(Protocol):
                 of using the types that our clients have seen.
         """
 
+    async def types(self) -> list[str]:
+        """Returns all job types, sorted."""
+
+    async def unnoted_ends(self) -> dict[str, list[str]]:
+        """Returns jobs that other clients completed and no worker recorded, by type, oldest first."""
+
+    async def entries_without_job(self) -> int:
+        """Returns how many entries of the waiting list have no job."""
+
+    async def rescue(
+        self, types: Iterable[str] = (), *, dry_run: bool = False, progress: OnProgress = silent
+    ) -> dict[str, Rescued]:
+        """Puts back lost jobs, of all types by default; returns the findings by type."""
+
 
 class Parts(Protocol):
     """The optional parts of a broker."""
@@ -513,6 +528,11 @@ class Parts(Protocol):
     @property
     def rescue(self) -> Rescue | None:
         """The search for lost jobs."""
+        return None
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """Samples the queue together with others on its server."""
         return None
 
     @property

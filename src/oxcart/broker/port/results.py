@@ -167,6 +167,22 @@ class GroupSummary(msgspec.Struct, frozen=True):
     exact: bool = True
 
 
+class QueueRow(msgspec.Struct, frozen=True):
+    """One queue.
+
+    Attributes:
+        queue: Its name.
+        counts: How many jobs of it and of its lanes are in each state of the wire.
+        paused: Whether it is paused.
+        version: The library that wrote its settings, if it left its name.
+    """
+
+    queue: str
+    counts: dict[str, int]
+    paused: bool
+    version: str | None
+
+
 class NamespaceStats(msgspec.Struct, frozen=True):
     """The monitoring list of Bridge's specification, for one namespace.
 

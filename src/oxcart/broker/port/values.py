@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from oxcart.broker.port.claimed import ClaimedJob
@@ -15,6 +17,10 @@ LARGE_OUTCOME = 262_144
 UNDECODABLE = "undecodable"
 #: The reason of a job that ended because its lifetime expired.
 LIFETIME_OVER = "the job's lifetime is over"
+
+
+#: An encoded job: its id, and what only the broker that encoded it reads.
+Encoded = tuple[str, Any]
 
 
 class Ask(msgspec.Struct, frozen=True):

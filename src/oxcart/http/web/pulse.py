@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from oxcart.broker.sampling import Crew, Sample, SampledEvent, crews, event_ms, sample
+from oxcart.broker.port.sampling import Crew, Sample, SampledEvent
+from oxcart.broker.sampling import crews, event_ms, sample
 from oxcart.model.errors import OxcartError
 from oxcart.model.job import Job
 from oxcart.queue import Queue

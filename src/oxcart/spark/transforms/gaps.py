@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as fn
 
-from oxcart.broker.bullmq.keys import STATES
 from oxcart.broker.export import ATTEMPTS
+from oxcart.broker.port.codes import STATES
 from oxcart.spark.read.entries import COUNTS, ENTRY, GAP, RECREATED, REFILLED
 
 if TYPE_CHECKING:

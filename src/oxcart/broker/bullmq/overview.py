@@ -10,13 +10,13 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-import msgspec
-
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.bullmq.keys import LISTS, STATES, Keys
+from oxcart.broker.bullmq.keys import LISTS, Keys
 from oxcart.broker.caller import Caller
 from oxcart.broker.connection import Reconnect, Server
 from oxcart.broker.discovery import scan_queues
+from oxcart.broker.port.codes import STATES
+from oxcart.broker.port.results import QueueRow
 from oxcart.model.errors import BrokerError
 
 #: Queues that one pipeline counts.
@@ -28,22 +28,6 @@ PATIENCE = 0.5
 
 #: Commands that count one queue: a length per state, its lanes, its settings, and whether these exist.
 COMMANDS = len(STATES) + 3
-
-
-class QueueRow(msgspec.Struct, frozen=True):
-    """One queue.
-
-    Attributes:
-        queue: Its name.
-        counts: How many jobs of it and of its lanes are in each state of the wire.
-        paused: Whether it is paused.
-        version: The library that wrote its settings, if it left its name.
-    """
-
-    queue: str
-    counts: dict[str, int]
-    paused: bool
-    version: str | None
 
 
 async def overview(
