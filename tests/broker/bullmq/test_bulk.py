@@ -13,8 +13,10 @@ import redis
 from oxcart.broker.bullmq import bulk
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.port import Ask
+from oxcart.broker.port.results import DeadWork
 from oxcart.broker.progress import Progress
 from oxcart.model.errors import QueueBusy
+from oxcart.model.filter import JobFilter
 from oxcart.model.options import JobOptions
 from tests.broker.bullmq.hashes import hash_of
 from tests.broker.bullmq.test_broker import Q, events_of, whole
@@ -577,7 +579,7 @@ class TestBounds:
         calls: list[str] = []
         q.broker.caller.on_script = lambda called, _: calls.append(called)
         assert await operate(q.broker) == self.COUNT
-        assert calls.count(verb) >= self.COUNT / (bulk.MOST if verb == "sweep" else bulk.STEP)
+        assert calls.count(verb) >= self.COUNT / bulk.MOST
 
     @pytest.mark.parametrize("state", ["wait", "delayed", "prioritized"])
     async def test_clean_passes_jobs_that_stay_in_few_calls(
@@ -603,3 +605,32 @@ class TestBounds:
         answer = await q.broker.caller.again(load("page"), "bull:q:meta", "wait", 0, self.COUNT, "")
         assert len(answer) == 2 * self.COUNT
         assert sum(fields != 0 for fields in answer[1::2]) == 100
+
+    @pytest.mark.parametrize("verb", ["cancel_jobs", "dead_jobs"])
+    async def test_jobs_that_a_filter_leaves_out_take_few_calls(
+        self, q: Q, store: redis.Redis, verb: str
+    ) -> None:
+        many = 6_000
+        ids = [f"j{number:04}" for number in range(many)]
+        await add(q, *ids)
+        if verb == "dead_jobs":
+            store.delete("bull:q:wait")
+            store.zadd("bull:q:failed", {job_id: place + 1 for place, job_id in enumerate(ids)})
+            for job_id in ids:
+                store.hset(f"bull:q:{job_id}", "atm", 3)
+        calls: list[str] = []
+        q.broker.caller.on_script = lambda called, _: calls.append(called)
+
+        async def chosen() -> list[str]:
+            chosen = JobFilter(names=("other",))
+            if verb == "cancel_jobs":
+                return (await q.broker.cancelling.cancel_all(chosen, ["wait"], "no")).ids
+            return (await q.broker.dead_letters.run(DeadWork("purge", chosen))).ids
+
+        assert await chosen() == []
+        assert calls.count(verb) < many / bulk.STEP / 2, "sized by the time they take"
+        store.hset("bull:q:j3000", "name", "other")  # between jobs that are left out
+        store.hset("bull:q:j3001", "name", "other")
+        assert set(await chosen()) == {"j3000", "j3001"}
+        counts = await q.broker.counts()
+        assert counts["wait" if verb == "cancel_jobs" else "failed"] == many - 2

@@ -349,7 +349,7 @@ class BullMQBroker(Reading):
     async def promote(self, most: int = 250) -> tuple[int, int]:
         """Promotes due jobs and merges the pause lists; returns how many, and the next due time."""
         sent = monotonic_ms()
-        moved, due, self.next_expiry, now, odd = await self.caller.again(
+        moved, due, self.next_expiry, now, odd, _ = await self.caller.again(
             load("promote"), self._meta, self.clock.argument, most, patient=True
         )
         self.clock.learn(sent, now)

@@ -1,9 +1,9 @@
 """Operations on a whole queue: removing, retrying, promoting and counting jobs by the million.
 
 Each is a loop of bounded steps of about half a ms, so a queue can be cleaned while workers serve it. A step
-begins with 25 jobs; a removal looks at more of them while they take less time, and passes jobs that are too
-young to be removed for a ms per call. The number of jobs at the beginning bounds an operation: a faster
-producer does not keep it from ending.
+begins with 25 jobs and takes more of them while they take less time. A step that would change nothing passes
+jobs that are too young, or that a filter leaves out, for a ms per call. The number of jobs at the beginning
+bounds an operation: a faster producer does not keep it from ending.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 #: Jobs that one step looks at: about half a ms of server time if all of them are changed. A step must stay
 #: short on a machine that is temporarily ten times slower.
 STEP = 25
-#: Jobs that a step of a removal looks at, at most: those after a run of jobs that stay may all go.
+#: Jobs that a step looks at, at most: those after a run of jobs that stay may all be changed.
 MOST = 250
-#: Microseconds of server time that a step of a removal should take.
+#: Microseconds of server time that a step should take.
 STEP_US = 500
 #: Priorities that one step counts.
 PRIORITIES = 200
@@ -136,10 +136,12 @@ class QueueBulk(QueuePart, Bulk):
             total = int(await broker.caller.command("ZCOUNT", key, since_ms, until))
             total = total if limit is None else min(total, limit)
             done = stuck = 0
-            more = 1
+            more, fitting = 1, STEP
             while done < total and more:
-                args = (state, since_ms, until, min(STEP, total - done), stuck, "1" if reset else "")
-                moved, unmoved, more = await broker.caller.once(script, meta, *args, broker.clock.argument)
+                args = (state, since_ms, until, min(fitting, total - done), stuck, "1" if reset else "")
+                answer = await broker.caller.once(script, meta, *args, broker.clock.argument)
+                moved, unmoved, more, spent = answer
+                fitting = _next_step(args[3], spent)
                 done += moved
                 stuck += unmoved
                 progress(Progress(state, done, total))
@@ -156,10 +158,11 @@ class QueueBulk(QueuePart, Bulk):
             key = broker.keys.delayed()
             total = int(await broker.caller.command("ZCOUNT", key, 0, (until + 1) * 4096 - 1))
             total = total if limit is None else min(total, limit)
-            done = 0
+            done, fitting = 0, STEP
             while done < total:
-                args = (until, min(STEP, total - done), broker.clock.argument)
-                moved, *_ = await broker.caller.again(load("promote"), broker.keys.meta(), *args)
+                args = (until, min(fitting, total - done), broker.clock.argument)
+                moved, *_, spent = await broker.caller.again(load("promote"), broker.keys.meta(), *args)
+                fitting = _next_step(args[1], spent)
                 if not moved:
                     break
                 done += moved

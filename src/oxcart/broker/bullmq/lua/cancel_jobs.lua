@@ -2,14 +2,14 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 slot, 2 number of the call, 3 state: wait, paused, active, prioritized, delayed or waiting-children
---          4 how many jobs to look at, 5 how many to skip, which earlier steps left
+--          4 how many jobs to look at, or more while none is selected, 5 how many to skip, which earlier steps left
 --          6 the filter as JSON (parts/filter.lua), 7 now or "" (time.lua), 8 reason, 9 "1" for force
 --          10 "1" to select only, 11 how many may be cancelled in this step
 -- Returns  { how many jobs were left in place, 1 while there may be more, how many cancelled, how many asked,
 --          how many refused because a peer's worker runs them, ids that were selected... }
 -- Events   as cancel
 -- Keeps    as cancel. A step walks a state from its newest end: workers take from the other end, so no job is missed
--- include: base gate insert store attempts parent removal deduplication history cancelling filter
+-- include: base gate insert store attempts parent removal deduplication history cancelling filter passing
 
 local answer = remembered()
 if answer then
@@ -23,7 +23,6 @@ local now, reason, force, dry = tonumber(time_of(ARGV[7])), ARGV[8], ARGV[9] == 
 local most = tonumber(ARGV[11])
 local is_list = state == "wait" or state == "paused"
 
-local ids = call((is_list or state == "active") and "LRANGE" or "ZREVRANGE", key, left, left + step - 1)
 local chosen, stayed, marked = {}, 0, 0
 local cancelled, asked, refused = 0, 0, 0
 
@@ -47,20 +46,25 @@ local function take(i, id)
   return true
 end
 
-for i, id in ipairs(ids) do
-  local fine, gone = true, false
-  if #chosen < most and is_chosen(filter, P .. id) and (state == "active" or not is_coming_run(P .. id, id)) then
-    chosen[#chosen + 1] = id
-    if not dry then
-      fine, gone = pcall(take, i, id)
+local ids
+repeat
+  left = left + (ids and #ids or 0)
+  ids = call((is_list or state == "active") and "LRANGE" or "ZREVRANGE", key, left, left + step - 1)
+  for i, id in ipairs(ids) do
+    local fine, gone = true, false
+    if #chosen < most and is_chosen(filter, P .. id) and (state == "active" or not is_coming_run(P .. id, id)) then
+      chosen[#chosen + 1] = id
+      if not dry then
+        fine, gone = pcall(take, i, id)
+      end
+    end
+    if fine and gone then
+      cancelled = cancelled + 1
+    else
+      stayed = stayed + 1
     end
   end
-  if fine and gone then
-    cancelled = cancelled + 1
-  else
-    stayed = stayed + 1
-  end
-end
+until not passes(#chosen, #ids, step)
 if marked > 0 then
   call("LREM", key, marked, GONE)
 end

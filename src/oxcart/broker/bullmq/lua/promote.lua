@@ -4,7 +4,8 @@
 -- ARGV     1 "", 2 "", 3 the time up to which jobs are due, or "" (time.lua), 4 how many at most, 5 the time to
 --          record if that is not 3, or "" for the server's
 -- Returns  { how many were due, ms time of the next delayed job or 0, ms time at which the next lifetime expires or 0,
---          the time that the call used, bounds in `meta` that make no sense or stop the queue, or "" }
+--          the time that the call used, bounds in `meta` that make no sense or stop the queue, or "",
+--          microseconds of server time that the promotion took, 0 without a CPU clock }
 -- Events   `waiting` per job
 -- include: base gate insert
 -- include when needed: insert buckets groups limiting
@@ -18,7 +19,9 @@ if not gate.paused then
   settle(P, false)
 end
 local now = tonumber(time_of(ARGV[3]))
+local began = rawget(_G, "os") and os.clock() -- older servers have no CPU clock
 local moved = promote_due(P, gate, now, tonumber(ARGV[4]), nil, ARGV[5] and time_of(ARGV[5]))
+local spent = began and math.ceil((os.clock() - began) * 1000000) or 0
 if gate.limits and seldom().open_due(gate, now, 50) then
   moved = tonumber(ARGV[4]) -- there may be more: the caller calls again
 end
@@ -31,4 +34,4 @@ if moved == 0 and not gate.closed and call("EXISTS", P .. "wait", P .. "prioriti
 end
 local due = next_due(P)
 local expiring = call("ZRANGE", P .. "ox:expiring", 0, 0, "WITHSCORES")
-return { moved, due and math.floor(due) or 0, tonumber(expiring[2]) or 0, now, gate.odd or "" }
+return { moved, due and math.floor(due) or 0, tonumber(expiring[2]) or 0, now, gate.odd or "", spent }
