@@ -294,6 +294,24 @@ async def test_a_partitioned_queue_is_one_with_its_partitions(make_queue: MakeQu
     assert (await client.get(f"/job?queue=events&id={keyed.id}")).status_code == 200
 
 
+async def test_schedules_and_limits_of_many_queues_are_found(make_queue: MakeQueue, serve: Serve) -> None:
+    queues = [make_queue(f"queue-{number:03}") for number in range(60)]
+    await queues[59].schedules.upsert("nightly", every="1h")
+    await queues[7].schedules.upsert("hourly", every="1h")
+    await queues[58].limits.set_concurrency(3)
+    client = await serve(*queues)
+    page = (await client.get("/schedules")).text
+    assert set(re.findall(r'data-key="([^"]+)"', page)) == {"queue-007/hourly", "queue-059/nightly"}
+    page = (await client.get("/schedules?queue=queue-007")).text
+    assert re.findall(r'data-key="([^"]+)"', page) == ["queue-007/hourly"]
+    page = (await client.get("/limits")).text
+    assert re.findall(r'data-key="([^"]+)"', page) == ["queue-058"]
+    page = (await client.get("/limits?queue=queue-002")).text
+    assert re.findall(r'data-key="([^"]+)"', page) == ["queue-002"]
+    for path in ("/schedules", "/limits"):
+        assert (await client.get(f"{path}?queue=other")).status_code == 404
+
+
 async def test_limits_are_shown_and_set(queue: Queue, serve: Serve) -> None:
     await queue.limits.set_type_limit("refund", concurrent=2)
     client = await serve(queue)

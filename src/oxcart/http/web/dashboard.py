@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from litestar import Request, get
@@ -25,11 +25,28 @@ from oxcart.http.web.live import BACKLOG, Live
 from oxcart.http.web.page import THEMES, AnyRequest, Pages, here, html, role_of
 from oxcart.http.web.pulse import SELDOM, Pulse, Track
 from oxcart.model.access import Role
+from oxcart.queue import Queue
 
 #: Seconds that reading a page may take.
 PATIENCE = 15.0
 
+#: Queues that a page over all of them reads at the same time.
+AT_ONCE = 20
+
+T = TypeVar("T")
+
 _EVENT_STREAM = "text/event-stream"
+
+
+async def each(queues: Sequence[Queue], read: Callable[[Queue], Awaitable[T]]) -> list[T]:
+    """Reads something of many queues, of `AT_ONCE` at the same time."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one(queue: Queue) -> T:
+        async with turns:
+            return await read(queue)
+
+    return await asyncio.gather(*(one(queue) for queue in queues))
 
 
 class View:

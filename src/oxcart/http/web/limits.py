@@ -8,11 +8,13 @@ from oxcart.http.audit import note
 from oxcart.http.service import Service
 from oxcart.http.times import parse_go_ms
 from oxcart.http.web.actions import Fields, action
-from oxcart.http.web.dashboard import View, page
+from oxcart.http.web.dashboard import View, each, page
+from oxcart.http.web.pulse import Track
 from oxcart.model.errors import ValidationError
+from oxcart.queue import Queue
 
 #: Queues that the page lists.
-MOST_QUEUES = 40
+MOST = 200
 #: What a limit of a part of a queue applies to, and the words of the form.
 PARTS = {
     "type": "a job type",
@@ -28,53 +30,54 @@ class LimitsPage(View):
     title = "Limits"
     template = "limits.html"
     parts = ("limits",)
-    every = 5.0
+    every = 10.0
     nav = "limits"
 
     def read_address(self) -> None:
-        """Reads what the form begins with."""
+        """Reads the queue, and what the form begins with."""
         self._chosen = {name: self.query.get(name, "") for name in ("queue", "of", "name")}
+        if self._chosen["queue"]:
+            self.service.queue(self._chosen["queue"])
 
     async def load(self) -> dict[str, Any]:
-        """Reads the limits of all queues."""
+        """Reads the limits of a queue, or of all queues that have some."""
+        chosen = self._chosen["queue"]
         tracks = await self.tracks()
-        rows: list[dict[str, Any]] = []
-        unlimited: list[str] = []
-        for name, queue in list(self.service.queues.items())[:MOST_QUEUES]:
-            if not queue.capabilities.can("queue_limits"):
-                unlimited.append(name)
-                continue
-            of = queue.limits
-            types = await of.type_limits()
-            key = await of.key_limit()
-            group = await queue.groups.settings() if queue.capabilities.can("groups") else None
-            rows.append(
-                {
-                    "queue": name,
-                    "concurrency": await of.concurrency(),
-                    "rate": await of.rate(),
-                    "blocked": await of.wait_ms(),
-                    "types": [(kind, limit, await of.type_usage(kind)) for kind, limit in types.items()],
-                    "key": key,
-                    "key_usage": await of.key_usage() if key is not None else None,
-                    "group": group if group and (group.concurrent or group.per_minute) else None,
-                    "grouped": tracks[name].sample.grouped,
-                    "running": tracks[name].count("active"),
-                }
-            )
-        rows.sort(
-            key=lambda row: (
-                not (row["concurrency"] or row["rate"] or row["types"] or row["key"] or row["group"])
-            )
-        )
-        left_out = max(0, len(self.service.queues) - MOST_QUEUES)
+        queues = self.service.chosen([chosen] if chosen else None)
+        able = [queue for queue in queues if queue.capabilities.can("queue_limits")]
+        found = await each(able, lambda queue: _read(queue, tracks[queue.name]))
+        rows = [row for row in found if chosen or row["is_limited"]]
+        everywhere = self.service.queues.items()
         return {
-            "rows": rows,
-            "unlimited": unlimited,
-            "left_out": left_out,
+            "rows": rows[:MOST],
+            "left_out": max(0, len(rows) - MOST),
+            "unlimited": [queue.name for queue in queues if queue not in able],
+            "names": [name for name, queue in everywhere if queue.capabilities.can("queue_limits")],
             "of": PARTS,
             "chosen": self._chosen,
+            "queue": chosen,
         }
+
+
+async def _read(queue: Queue, track: Track) -> dict[str, Any]:
+    of = queue.limits
+    types, key = await of.type_limits(), await of.key_limit()
+    group = await queue.groups.settings() if queue.capabilities.can("groups") else None
+    group = group if group and (group.concurrent or group.per_minute) else None
+    row = {
+        "queue": queue.name,
+        "concurrency": await of.concurrency(),
+        "rate": await of.rate(),
+        "blocked": await of.wait_ms(),
+        "types": [(kind, limit, await of.type_usage(kind)) for kind, limit in types.items()],
+        "key": key,
+        "key_usage": await of.key_usage() if key is not None else None,
+        "group": group,
+        "grouped": track.sample.grouped,
+        "running": track.count("active"),
+    }
+    row["is_limited"] = any(row[name] for name in ("concurrency", "rate", "blocked", "types", "key", "group"))
+    return row
 
 
 async def _set(service: Service, fields: Fields) -> tuple[str, int]:

@@ -8,12 +8,12 @@ from oxcart.http.errors import not_found
 from oxcart.http.schedules import run_now
 from oxcart.http.service import Service
 from oxcart.http.web.actions import Fields, action
-from oxcart.http.web.dashboard import View, page
+from oxcart.http.web.dashboard import View, each, page
 from oxcart.model.errors import ValidationError
 from oxcart.model.schedule import Scheduler
 
-#: Schedules of one queue, and queues, that the page lists.
-ROWS, MOST_QUEUES = 50, 40
+#: Schedules of one queue, and of all, that the page lists.
+ROWS, MOST = 50, 200
 #: Next times of a schedule.
 TIMES = 10
 #: How late the next run may be before it counts as missed, in ms.
@@ -55,15 +55,24 @@ class SchedulesPage(View):
     every = 10.0
     nav = "schedules"
 
+    def read_address(self) -> None:
+        """Reads the queue."""
+        self._queue = self.query.get("queue", "")
+        if self._queue:
+            self.service.queue(self._queue)
+
     async def load(self) -> dict[str, Any]:
-        """Reads the schedules of all queues."""
+        """Reads the schedules of a queue, or of all queues."""
         rows: list[dict[str, Any]] = []
         tracks = await self.tracks()
-        for name, queue in list(self.service.queues.items())[:MOST_QUEUES]:
-            if not queue.capabilities.can("schedules"):
-                continue
+        queues = self.service.chosen([self._queue] if self._queue else None)
+        able = [queue for queue in queues if queue.capabilities.can("schedules")]
+        most = MOST if self._queue else ROWS
+        found = await each(able, lambda queue: queue.schedules.list(limit=most + 1))
+        for queue, listed in zip(able, found, strict=True):
+            name = queue.name
             visible = self.service.may_read_payloads(name)
-            for one in await queue.schedules.list(limit=ROWS):
+            for one in listed[:most]:
                 now = tracks[name].sample.at_ms
                 rows.append(
                     {
@@ -86,7 +95,12 @@ class SchedulesPage(View):
                     }
                 )
         rows.sort(key=lambda row: row["next"])
-        return {"schedules": rows, "left_out": max(0, len(self.service.queues) - MOST_QUEUES)}
+        full = sum(len(listed) > most for listed in found)
+        return {
+            "schedules": rows[:MOST],
+            "is_cut": bool(full) or len(rows) > MOST,
+            "queue": self._queue,
+        }
 
 
 async def _remove(service: Service, fields: Fields) -> tuple[str, int]:
