@@ -310,8 +310,8 @@ class Queue:
         if not targets or broker.lanes is None:
             all_added = await core.add(encoded, timeout=core.add_timeout, replicated=replicated)
             return [
-                JobHandle(self, one.id, name, one.created, one.duplicate)
-                for one, name in zip(all_added, names, strict=True)
+                JobHandle(self, new.id, name, new.created, new.duplicate)
+                for new, name in zip(all_added, names, strict=True)
             ]
         groups = _by_lane(core, [targets.get(place) for place in range(len(encoded))])
         handles: dict[int, JobHandle[Any]] = {}
@@ -321,10 +321,10 @@ class Queue:
                 batch = [encoded[place] for place in places]
                 added = await where.add(batch, timeout=left(), replicated=replicated)
                 lane = self if where is core else self._lane(where)
-                for place, one in zip(places, added, strict=True):
+                for place, new in zip(places, added, strict=True):
                     # A job that existed before may be in another lane.
-                    queue = lane if one.created else self
-                    handles[place] = JobHandle(queue, one.id, names[place], one.created, one.duplicate)
+                    queue = lane if new.created else self
+                    handles[place] = JobHandle(queue, new.id, names[place], new.created, new.duplicate)
         except Unacknowledged as error:
             if len(groups) == 1:
                 raise

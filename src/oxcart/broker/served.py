@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from oxcart.broker.cancellations import CancellationInbox, CancelRequest, read_requests
 from oxcart.broker.clock import ServerClock, server_now
 from oxcart.broker.discovery import glob_escape
 from oxcart.broker.events import EventReader
-from oxcart.broker.port import Added, QueueKeys
+from oxcart.broker.port import Added, Encoded, QueueKeys
 from oxcart.broker.waiting import MarkerWait
 from oxcart.broker.workers import WorkerRecord, WorkerRegistry
 from oxcart.model.errors import OxcartError
@@ -104,7 +104,7 @@ class Connected:
         self.caller.on_reconnect = on_reconnect
 
     async def add(
-        self, jobs: Sequence[Any], *, timeout: float | None = None, replicated: bool = False
+        self, jobs: Sequence[Encoded], *, timeout: float | None = None, replicated: bool = False
     ) -> list[Added]:
         """Adds encoded jobs, in order; long lists go in several calls.
 
@@ -121,7 +121,7 @@ class Connected:
 
     async def add_each(
         self,
-        jobs: Sequence[Any],
+        jobs: Sequence[Encoded],
         *,
         timeout: float | None = None,
         replicated: bool = False,

@@ -252,10 +252,9 @@ async def _add_whole(orders: list[Order]) -> list[JobHandle[Any]]:
     if core.broker.partitions is not None:
         await core.broker.partitions.ready()
         orders = _together(orders)
-    jobs: list[Any] = [
-        order.queue._core.broker.encode(order.name, order.data, order.prepared) for order in orders
-    ]
-    if core.broker.partitions is not None and len({job.partition for job in jobs}) > 1:
+    jobs = [order.queue._core.broker.encode(order.name, order.data, order.prepared) for order in orders]
+    partitions = core.broker.partitions
+    if partitions is not None and len(set(map(partitions.number_of, jobs))) > 1:
         raise ValidationError("partition_key", "one for all jobs of an atomic batch", "several partitions")
     watched: dict[Core, list[str]] = {}
     for job, order in zip(jobs, orders, strict=True):

@@ -8,7 +8,7 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -119,6 +119,10 @@ class Spread:
                 self._callers.setdefault(place, found.caller)
             self._brokers[number] = found
         return found
+
+    def number_of(self, job: Any) -> int:
+        """Returns the number of the partition that an encoded job goes to."""
+        return int(job.partition)
 
     def brokers(self) -> list[BullMQBroker]:
         """Returns the brokers of all partitions that may have jobs."""

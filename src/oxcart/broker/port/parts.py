@@ -29,7 +29,7 @@ from oxcart.broker.port.results import (
 )
 from oxcart.broker.port.sampling import Sampling
 from oxcart.broker.port.schedules import Schedules
-from oxcart.broker.port.values import Lease
+from oxcart.broker.port.values import Encoded, Lease
 from oxcart.broker.progress import OnProgress, silent
 from oxcart.model.filter import JobFilter
 from oxcart.model.partitions import Layout
@@ -298,6 +298,9 @@ class Partitions(Protocol):
 
     def began(self, number: int, jobs: int) -> None:
         """Counts jobs whose add to a partition is under way, or with a negative number no longer."""
+
+    def number_of(self, job: Encoded) -> int:
+        """Returns the number of the partition that an encoded job goes to."""
 
     def brokers(self) -> Sequence[ServedBroker]:
         """Returns the brokers of all partitions that may have jobs."""
