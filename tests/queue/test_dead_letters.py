@@ -240,7 +240,7 @@ class TestReplay:
             await really(0)
 
         await die(queue, "d1", "d2", "d3", "d4", "d5")
-        monkeypatch.setattr("oxcart.broker.bullmq.dead_letters.asyncio.sleep", sleep)
+        monkeypatch.setattr("oxcart.broker.pace.asyncio.sleep", sleep)
         began = loop.time()
         found = await queue.dead_letters.replay_all(rate=2)
         assert found.done == 5

@@ -6,12 +6,12 @@ selects them page by page; replays and removals are separate calls.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from oxcart.broker.bridge import records
 from oxcart.broker.bridge.part import TypePart
+from oxcart.broker.pace import Pace
 from oxcart.broker.port.parts import DeadLetters
 from oxcart.broker.port.results import DeadDone, DeadVerb, DeadWork
 from oxcart.broker.progress import Progress
@@ -36,8 +36,7 @@ class TypeDeadLetters(TypePart, DeadLetters):
         ]
         if not work.newest:
             ids.reverse()
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+        pace = Pace(work.rate)
         found = DeadDone(dry_run=work.verb == "list")
         for start in range(0, len(ids), PAGE):
             for job in await _of_type(self._broker, ids[start : start + PAGE]):
@@ -47,8 +46,7 @@ class TypeDeadLetters(TypePart, DeadLetters):
                     found.matched += 1
                     found.ids.append(job.id)
                     found.done += await _do(self._broker, work.verb, job.id, work.reset)
-                    if work.rate is not None:
-                        await asyncio.sleep(max(0.0, began + found.done / work.rate - loop.time()))
+                    await pace.wait(found.done)
             work.progress(Progress("dead letters", min(start + PAGE, len(ids)), len(ids)))
         return found
 

@@ -6,14 +6,13 @@ workers are included. The number of jobs at the beginning bounds an operation.
 
 from __future__ import annotations
 
-import asyncio
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from oxcart.broker.bullmq.bulk import STEP
 from oxcart.broker.bullmq.part import QueuePart
 from oxcart.broker.bullmq.scripts import load
+from oxcart.broker.pace import Pace
 from oxcart.broker.port.parts import DeadLetters
 from oxcart.broker.port.results import DeadDone, DeadVerb, DeadWork
 from oxcart.broker.progress import Progress
@@ -51,15 +50,11 @@ class QueueDeadLetters(QueuePart, DeadLetters):
 
 
 async def _run_own(broker: BullMQBroker, work: DeadWork, found: DeadDone) -> None:
-    until, limit, rate = await broker.now(), work.limit, work.rate
+    until, limit, pace = await broker.now(), work.limit, Pace(work.rate)
     total = int(await broker.caller.command("ZCOUNT", broker.keys.failed(), "-inf", until))
-    loop = asyncio.get_running_loop()
-    began, before = loop.time(), found.done
-    left, more = 0, 1
+    before, left, more = found.done, 0, 1
     while more:
-        most = STEP if limit is None else min(STEP, limit - found.matched)
-        if rate is not None:
-            most = min(most, max(1, math.floor(rate)))
+        most = pace.most(STEP if limit is None else min(STEP, limit - found.matched))
         if most <= 0:
             break
         stayed, more, done, ids = await _step(broker, work, until, most, left)
@@ -69,8 +64,8 @@ async def _run_own(broker: BullMQBroker, work: DeadWork, found: DeadDone) -> Non
         found.ids += ids
         seen = before + min(left + found.done - before, total)
         work.progress(Progress("dead letters", seen, before + total))
-        if rate is not None and more:
-            await asyncio.sleep(max(0.0, began + (found.done - before) / rate - loop.time()))
+        if more:
+            await pace.wait(found.done - before)
 
 
 async def _step(

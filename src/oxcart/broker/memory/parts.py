@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from oxcart.broker.memory.record import ENDED, READY
+from oxcart.broker.pace import Pace
 from oxcart.broker.port.parts import DeadLetters, Logs, Updates
 from oxcart.broker.port.results import DeadDone, DeadVerb, DeadWork
 from oxcart.broker.port.steps import SignalCode, Steps, check_signal_room
@@ -77,8 +77,8 @@ class MemoryDeadLetters(DeadLetters):
         self._broker = broker
 
     async def run(self, work: DeadWork) -> DeadDone:
-        loop, found = asyncio.get_running_loop(), DeadDone(dry_run=work.verb == "list")
-        began, last = loop.time(), len(self._broker.store.records)
+        pace, found = Pace(work.rate), DeadDone(dry_run=work.verb == "list")
+        last = len(self._broker.store.records)
         for job in await self._broker.page("failed", 0, last, oldest=not work.newest):
             if work.limit is not None and found.matched >= work.limit:
                 break
@@ -91,8 +91,7 @@ class MemoryDeadLetters(DeadLetters):
                 found.done += len(
                     await self.apply(work.verb, [job.id], reset=work.reset, permanent=permanent)
                 )
-            if work.rate is not None:
-                await asyncio.sleep(max(0.0, began + found.done / work.rate - loop.time()))
+            await pace.wait(found.done)
         work.progress(Progress("dead letters", found.matched, found.matched))
         return found
 
