@@ -7,6 +7,7 @@ import inspect
 import threading
 import time
 from collections.abc import Callable
+from types import MemberDescriptorType
 from typing import Any
 
 import pytest
@@ -54,6 +55,8 @@ OF_THE_WORKER = {
 }
 #: A thread cannot put a limit of its own around a wait.
 OF_THREADS = {"wait_cancelled"}
+#: Members whose docstrings begin alike, and say more about threads or about async functions.
+LONGER = {"is_cancelled", "step"}
 
 
 def public(kind: type) -> set[str]:
@@ -75,6 +78,19 @@ class TestFaces:
             elif callable(theirs):
                 assert inspect.signature(ours) == inspect.signature(theirs), name
                 assert not inspect.iscoroutinefunction(ours), name
+
+    @pytest.mark.parametrize("name", sorted(public(RunningJob) - OF_THE_WORKER))
+    def test_both_faces_have_the_same_docstrings(self, name: str) -> None:
+        theirs, ours = (
+            (inspect.getdoc(inspect.getattr_static(kind, name)) or "").replace("await ", "").split()
+            for kind in (RunningJob, SyncRunningJob)
+        )
+        if isinstance(inspect.getattr_static(RunningJob, name), MemberDescriptorType):
+            assert ours, "an attribute has no docstring of its own"
+        elif name in LONGER:
+            assert " ".join(ours).startswith(" ".join(theirs[:20]))
+        else:
+            assert ours == theirs
 
     async def test_the_type_checker_tells_them_apart(self, queue: Queue) -> None:
         """Every ``type: ignore`` here is an error of mypy, which also reports one that is not needed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -150,3 +151,26 @@ async def test_the_client_for_code_that_blocks(queue: Queue, serve: Serve) -> No
             assert jobs.add_many([("welcome", None)]).accepted == 1
 
     await asyncio.to_thread(use)
+
+
+#: Methods for what no other method of the client covers; they return answers of an asynchronous library.
+ASYNC_ONLY = {"call", "send"}
+
+
+def methods(kind: type) -> set[str]:
+    return {name for name, _ in inspect.getmembers(kind, inspect.isfunction) if not name.startswith("_")}
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    assert methods(SyncClient) == methods(Client) - ASYNC_ONLY
+
+
+@pytest.mark.parametrize("name", sorted(methods(SyncClient)))
+def test_both_clients_have_the_same_parameters_and_docstrings(name: str) -> None:
+    theirs, ours = getattr(Client, name), getattr(SyncClient, name)
+    assert list(inspect.signature(ours).parameters.values()) == list(
+        inspect.signature(theirs).parameters.values()
+    )
+    assert not inspect.iscoroutinefunction(ours)
+    assert not inspect.isasyncgenfunction(ours)
+    assert inspect.getdoc(ours) == (inspect.getdoc(theirs) or "").replace("await ", "")

@@ -80,7 +80,7 @@ class SyncRunningJob:
 
     @property
     def type(self) -> str:
-        """The job's name, in the word of the formal model."""
+        """The job's name, as the formal model calls it."""
         return self._job.type
 
     @property
@@ -135,7 +135,7 @@ class SyncRunningJob:
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt, from 1; one whose worker was lost counts, one given back does not."""
+        """The number of this attempt, from 1; a start by a lost worker counts, a returned one does not."""
         return self._job.attempt
 
     @property
@@ -165,7 +165,11 @@ class SyncRunningJob:
 
     @property
     def fence(self) -> int:
-        """A fencing number that also grows when the job's id is removed and added again."""
+        """A fencing number that also grows when the job's id is removed and added again.
+
+        Holds the time of the add in ms and, in its lowest 20 bits, ``fencing``; fits a 64-bit integer. A
+        worker of a peer can compute the same from the job's timestamp and its number of starts.
+        """
         return self._job.fence
 
     @property
@@ -203,7 +207,7 @@ class SyncRunningJob:
         return cast("float | None", self._link.get("deadline"))
 
     def limit_to(self, timeout: Duration) -> None:
-        """Shortens the time that the attempt has left, counted from now; it cannot be extended.
+        """Shortens the time of the attempt, counted from now; it cannot be extended.
 
         Raises:
             ValidationError: The value is no duration.
@@ -235,7 +239,7 @@ class SyncRunningJob:
         return self._job.is_cancelled
 
     def cancelled(self) -> str:
-        """Waits until the attempt should stop; returns why."""
+        """Waits until the attempt should stop; returns the reason."""
         self._stopped.wait()
         reason = self._job.cancel_reason
         assert reason is not None
@@ -272,19 +276,19 @@ class SyncRunningJob:
         self._link.call("log", *[str(line) for line in lines])
 
     def checkpoint(self, data: Any) -> None:
-        """Saves how far the work has come, for the next attempt to go on from (``checkpointed``).
+        """Saves the progress of the work, from which the next attempt continues (``checkpointed``).
 
         Args:
-            data: Anything JSON can hold; it replaces what was saved before.
+            data: Anything JSON can hold; it replaces the last checkpoint.
 
         Raises:
-            LeaseLost: Another worker runs this job by now; nothing was written.
+            LeaseLost: Another worker now runs this job; nothing was written.
         """
         self._link.call("checkpoint", data)
 
     @property
     def checkpointed(self) -> Any:
-        """What ``checkpoint`` saved last, in this attempt or one before; None for nothing.
+        """The last value of ``checkpoint``, of this attempt or an earlier one; None if there is none.
 
         Raises:
             SealError: The queue is sealed, and this is not what was sealed for this job.
@@ -293,7 +297,7 @@ class SyncRunningJob:
         return self._link.get("checkpointed")
 
     def update_data(self, data: Any) -> None:
-        """Replaces the payload, for the next attempt to see."""
+        """Replaces the payload for the next attempt."""
         self._link.call("update_data", data)
 
     # -- durable steps
@@ -356,15 +360,15 @@ class SyncRunningJob:
     def add_children(self, *flows: HasTree) -> list[AddedTree]:
         """Adds children to this job while it runs; return ``WaitForChildren()`` to wait for them.
 
-        An attempt that is repeated adds them again: give them a ``job_id`` that follows from this job's to
-        make them the same ones.
+        A repeated attempt adds them again. A ``job_id`` that is derived from this job's id makes them the
+        same jobs.
 
         Args:
-            *flows: The children, each perhaps with children of its own (``Flow``).
+            *flows: The children, each optionally with children of its own (``Flow``).
 
         Raises:
             ValidationError: Something is wrong with a child; nothing was written.
-            LeaseLost: Another worker runs this job by now; nothing was written.
+            LeaseLost: Another worker now runs this job; nothing was written.
         """
         # The trees are made here: a flow has a queue, which cannot travel to the worker's process.
         trees = [flow.tree() for flow in flows]
