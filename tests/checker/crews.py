@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.checker import lake
-from tests.checker.plan import SHARED, Plan
+from tests.checker.plan import SHARED, SHARED_PARTITION, Plan
 from tests.nodes import NODE_FOLDER, installed
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ class Crews:
             # The server's address is in a variable of the environment, as users pass it.
             command = lake.command(self._folder, "tail", *lake.chosen())
         else:
-            more = {"queues": list(SHARED), "concurrency": 4, "fenced": True}
+            more = {"queues": [*SHARED, SHARED_PARTITION], "concurrency": 4, "fenced": True}
             settings |= {**more, "folder": str(installed(f"v{side.removeprefix('node')}"))}
             command = ["node", str(NODE_FOLDER / "crew.js"), json.dumps(settings)]
         self._started += 1

@@ -17,9 +17,11 @@ from tests.checker.plan import (
     GROUP_LIMIT,
     GROUPS,
     KEY_LIMIT,
+    PARTED,
     RATE_LIMIT,
     RATED,
     SHARED,
+    SHARED_PARTITION,
     TYPE_LIMITS,
     WINDOW,
     WIRES,
@@ -174,7 +176,7 @@ def attempts_stay_in_bounds(history: History) -> Iterator[str]:
         if row is None:
             continue
         # Peers do not count a stall as an attempt, our workers do.
-        most = row.attempts + (job.stalls if row.queue in SHARED else 0)
+        most = row.attempts + (job.stalls if row.queue in (*SHARED, PARTED) else 0)
         if job.ended > row.attempts and row.fate == "failed":
             yield f"{job.row} ended {job.ended} attempts of {row.attempts}"
         if row.kind == "exhausted" and runs[key] > most:
@@ -279,8 +281,8 @@ def _rates(history: History) -> Iterator[str]:
 
 def _limits_of_bullmq(history: History) -> Iterator[str]:
     for queue in WIRES:
-        if queue in history.final.trimmed:
-            continue
+        if queue in history.final.trimmed or (queue == SHARED_PARTITION and history.plan.peers):
+            continue  # peers obey no limit per key
         worst: defaultdict[str, int] = defaultdict(int)
         for _, active in _walk([*history.final.events.get(queue, []), Event("end", "")]):
             rows = [history.rows[job] for job in active if job in history.rows]

@@ -15,6 +15,8 @@ PARTITIONS = 3
 WIRES = (MIXED, OURS, GROUPED, RATED, *(f"{PARTED}#{number}" for number in range(PARTITIONS)))
 #: Queues that Node's workers consume too.
 SHARED = (MIXED, GROUPED)
+#: The partition that they consume.
+SHARED_PARTITION = f"{PARTED}#0"
 
 #: Attempts of a job that must complete however often its worker is lost.
 PLENTY = 1000
