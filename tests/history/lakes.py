@@ -54,7 +54,13 @@ def _stored(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any
 
 
 def make_lake(root: Path, **tables: Rows) -> Lake:
-    """Makes a lake with these rows, published as one version."""
+    """Makes a lake with these rows, published as one version, with a file per table and day."""
     lake = Lake(root, clock=lambda: MIDNIGHT)
-    lake.publish(Change("build", add=[write(lake, table, rows) for table, rows in tables.items()]))
+    files = []
+    for table, rows in tables.items():
+        by_day: dict[date, list[Mapping[str, Any]]] = {}
+        for row in rows:
+            by_day.setdefault(row.get("day", DAY), []).append(row)
+        files += [write(lake, table, found) for found in by_day.values()]
+    lake.publish(Change("build", add=files))
     return lake

@@ -16,6 +16,7 @@ from oxcart.cli.spark_options import LAKE, LakeOption, check_lake
 
 if TYPE_CHECKING:
     from oxcart.history.reader import LakeReader
+    from oxcart.spark.lake.versions import Version
 
 QueueOption = Annotated[str | None, typer.Option("--queue", "-q", help="Only this queue.")]
 SinceOption = Annotated[
@@ -28,7 +29,7 @@ def slo(lake: LakeOption = LAKE, queue: QueueOption = None, as_json: JsonOption 
     """Show the error budget and burn of each objective of LAKE/objectives.toml."""
     from oxcart.history import service
 
-    found = _ask(lake, lambda reader: service.objectives(reader, queue))
+    found = _ask(lake, service.objectives_reader, lambda reader: service.objectives(reader, queue))
     _show(found, as_json, f"no objective is declared in {lake}/objectives.toml, or no attempt has ended yet")
 
 
@@ -39,7 +40,11 @@ def anomalies(
     from oxcart.history import service
 
     day = _day(since)
-    found = _ask(lake, lambda reader: service.anomalies(reader, day, queue))
+    found = _ask(
+        lake,
+        lambda version: service.anomalies_reader(version, day),
+        lambda reader: service.anomalies(reader, day, queue),
+    )
     _show(found, as_json, f"no anomaly since {day}")
 
 
@@ -50,7 +55,11 @@ def capacity(
     from oxcart.history import service
 
     day = _day(since)
-    found = _ask(lake, lambda reader: service.capacity(reader, day, queue))
+    found = _ask(
+        lake,
+        lambda version: service.since_reader(version, day),
+        lambda reader: service.capacity(reader, day, queue),
+    )
     _show(found, as_json, f"no attempt has ended in a whole hour since {day}")
 
 
@@ -65,7 +74,11 @@ def costs(
     from oxcart.history import service
 
     day = _day(since)
-    found = _ask(lake, lambda reader: service.costs(reader, day, queue, tag), day)
+    found = _ask(
+        lake,
+        lambda version: service.since_reader(version, day),
+        lambda reader: service.costs(reader, day, queue, tag),
+    )
     _show(found, as_json, f"no attempt {f'with the tag {tag} ' if tag else ''}has ended since {day}")
 
 
@@ -76,17 +89,23 @@ def changes(
     from oxcart.history import service
 
     day = _day(since)
-    found = _ask(lake, lambda reader: service.changes(reader, day, queue))
+    found = _ask(
+        lake,
+        lambda version: service.changes_reader(version, day),
+        lambda reader: service.changes(reader, day, queue),
+    )
     _show(found, as_json, f"no new version since {day}: workers name theirs by --app-version")
 
 
 def _ask(
-    lake: Path, question: Callable[[LakeReader], list[dict[str, Any]]], since_day: str = ""
+    lake: Path,
+    reader_of: Callable[[Version], LakeReader],
+    question: Callable[[LakeReader], list[dict[str, Any]]],
 ) -> list[dict[str, Any]]:
     check_lake(lake)
-    from oxcart.history.reader import LakeReader
+    from oxcart.spark.lake.versions import Lake
 
-    with LakeReader(lake, since_day=since_day) as reader:
+    with reader_of(Lake(lake).head()) as reader:
         return question(reader)
 
 

@@ -1,17 +1,47 @@
 """Ready questions about the service as a whole: objectives, anomalies, capacity, costs, changes.
 
-They read the views of `oxcart.spark.views`.
+They read the views of `oxcart.spark.views`. Each question has a reader of the days that its answer needs, so
+that its cost does not grow with the lake.
 """
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from typing import Any
 
 from oxcart.history.reader import LakeReader
+from oxcart.spark.lake.versions import Version
+from oxcart.spark.views.anomalies import WEEKS
 
 Row = dict[str, Any]
 #: Narrows a question to a queue, if one is given, and to days.
+#: Days of an error budget, and days in which a version counts as the one before another.
+BUDGET_DAYS, VERSION_DAYS = 31, 91
 _WHERE = "day >= CAST($day AS DATE) AND ($queue IS NULL OR queue = $queue)"
+
+
+def objectives_reader(version: Version, hours: int = 0) -> LakeReader:
+    """Returns a reader for `objectives`, and for `objective_hours` if some hours are given."""
+    known = [file.day for file in version.of("queue_metrics")]
+    since = _before(max(known), BUDGET_DAYS + -(-hours // 24)) if known else ""
+    return LakeReader(version.lake, version, since_day=since)
+
+
+def anomalies_reader(version: Version, since_day: str) -> LakeReader:
+    """Returns a reader for `anomalies`: days since a day, and the same days of the weeks before."""
+    wanted = {file.day for file in version.of("queue_metrics") if file.day >= since_day}
+    days = {_before(day, 7 * weeks) for day in wanted for weeks in range(WEEKS + 1)}
+    return LakeReader(version.lake, version, days=days)
+
+
+def since_reader(version: Version, since_day: str) -> LakeReader:
+    """Returns a reader for `capacity` and `costs`."""
+    return LakeReader(version.lake, version, since_day=since_day)
+
+
+def changes_reader(version: Version, since_day: str) -> LakeReader:
+    """Returns a reader for `changes`. A version that did not run for `VERSION_DAYS` counts as a new one."""
+    return LakeReader(version.lake, version, since_day=_before(since_day, VERSION_DAYS))
 
 
 def objectives(reader: LakeReader, queue: str | None = None) -> list[Row]:
@@ -70,3 +100,7 @@ def changes(reader: LakeReader, since_day: str, queue: str | None = None) -> lis
     """Returns versions that were first seen since a day, each against the one before it; the latest first."""
     text = f"SELECT * EXCLUDE (day) FROM changes WHERE {_WHERE} ORDER BY day DESC, queue, lane, name, version"
     return reader.sql(text, {"day": since_day, "queue": queue}).dicts()
+
+
+def _before(day: str, days: int) -> str:
+    return (date.fromisoformat(day) - timedelta(days=days)).isoformat()

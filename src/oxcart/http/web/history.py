@@ -20,6 +20,7 @@ from oxcart.history.questions import failure_causes, figures, slowest
 from oxcart.history.reader import LakeReader
 from oxcart.http.errors import not_found
 from oxcart.http.web.dashboard import View, page
+from oxcart.spark.lake.versions import Lake
 
 _HOUR = 3_600_000
 #: The spans that the page offers: how long each is, and the window of its figures with its width, in ms.
@@ -80,24 +81,26 @@ class HistoryPage(View):
         return now, since, datetime.fromtimestamp(since / 1000, UTC).strftime("%Y-%m-%d")
 
     def _read_service(self, now: int, since: int, day: str) -> dict[str, Any]:
-        # Budgets are those of thirty days and anomalies compare weeks, so the reader sees all days.
         queue = self._queue or None
-        with LakeReader(self.dashboard.lake or "") as reader:
+        version = Lake(self.dashboard.lake or "").head()
+        with whole.objectives_reader(version, LINE) as reader:
             asked = {
                 "objectives": whole.objectives(reader, queue),
                 "hours": whole.objective_hours(reader, LINE, queue),
-                "anomalies": whole.anomalies(reader, day, queue),
-                "capacity": whole.capacity(reader, day, queue),
-                "costs": whole.costs(reader, day, queue),
-                "changes": whole.changes(reader, day, queue),
             }
-            version = reader.version.number
+        with whole.anomalies_reader(version, day) as reader:
+            asked["anomalies"] = whole.anomalies(reader, day, queue)
+        with whole.since_reader(version, day) as reader:
+            asked["capacity"] = whole.capacity(reader, day, queue)
+            asked["costs"] = whole.costs(reader, day, queue)
+        with whole.changes_reader(version, day) as reader:
+            asked["changes"] = whole.changes(reader, day, queue)
         # A caller sees nothing of queues on which it has no role.
         known = self.service.queues
         found = {name: [row for row in rows if row["queue"] in known] for name, rows in asked.items()}
         hours = found.pop("hours")
         objectives = [{**row, **_lines(row, hours)} for row in found.pop("objectives")]
-        return {"version": version, "objectives": objectives} | {
+        return {"version": version.number, "objectives": objectives} | {
             name: rows[:ROWS] for name, rows in found.items()
         }
 
