@@ -62,7 +62,9 @@ class EventReader:
             ScriptError: As `read_entries`.
             BrokerUnavailable: As `read_entries`.
         """
-        return [self._event(*entry) for entry in await self.read_entries(since, block)]
+        queue, sealer = self._broker.queue, self._sealer
+        entries = await self.read_entries(since, block)
+        return [decode_event(entry_id, fields, queue, sealer) for entry_id, fields in entries]
 
     async def read_entries(self, since: str, block: float) -> list[Entry]:
         """As `read`, with events as they are stored.
@@ -117,13 +119,10 @@ class EventReader:
                 )
             )
             for entry in page:
-                yield self._event(*entry)
+                yield decode_event(*entry, self._broker.queue, self._sealer)
             if len(page) < count:
                 return
             end, count = "(" + page[-1][0], min(PAGE, 4 * count)
-
-    def _event(self, entry_id: str, fields: dict[bytes, bytes]) -> Event:
-        return decode_event(entry_id, fields, self._broker.queue, self._sealer)
 
     async def close(self) -> None:
         """Closes the connection of blocking reads."""

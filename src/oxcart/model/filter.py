@@ -13,8 +13,6 @@ from oxcart.model.job import Job
 from oxcart.model.metadata import check_correlation_id, check_tags
 from oxcart.model.moment import When, parse_moment
 
-_json = msgspec.json.Encoder()
-
 
 class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
     """A filter of jobs: all conditions that are set must match.
@@ -92,28 +90,6 @@ class JobFilter(msgspec.Struct, frozen=True, kw_only=True):
             and (self.since_ms is None or at_ms >= self.since_ms)
             and (self.before_ms is None or at_ms <= self.before_ms)
         )
-
-    def wire(self) -> bytes:
-        """Returns the filter in the form that the scripts read."""
-        given: dict[str, object] = {}
-        if self.names:
-            given["names"] = self.names
-        if self.categories:
-            given["categories"] = self.categories
-        if self.reason:
-            # Lua knows the case of ASCII letters only.
-            given["reason"] = "".join(each.lower() if each.isascii() else each for each in self.reason)
-        if self.tags:
-            given["tags"] = self.tags
-        if self.correlation_id is not None:
-            given["correlation"] = self.correlation_id
-        if self.since_ms is not None:
-            given["since"] = self.since_ms
-        if self.before_ms is not None:
-            given["before"] = self.before_ms
-        if self.permanent:
-            given["permanent"] = True
-        return _json.encode(given) if given else b""
 
 
 def _has_reason(job: Job, text: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from oxcart.broker.bullmq.bulk import STEP
+from oxcart.broker.bullmq.filters import filter_argument
 from oxcart.broker.bullmq.part import QueuePart
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.port import Code
@@ -49,7 +50,7 @@ class QueueCancelling(QueuePart, Cancelling):
         limit: int | None = None,
         progress: OnProgress = silent,
     ) -> Cancelled:
-        found, wire = Cancelled(dry_run=dry_run), chosen.wire()
+        found, wire = Cancelled(dry_run=dry_run), filter_argument(chosen)
         flags = (reason, "1" if force else "", "1" if dry_run else "")
         for broker in await self._broker.lanes.brokers():
             report = after(found.matched, progress)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from oxcart.broker.bullmq.bulk import STEP
+from oxcart.broker.bullmq.filters import filter_argument
 from oxcart.broker.bullmq.part import QueuePart
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.pace import Pace
@@ -75,6 +76,6 @@ async def _step(
     stayed, more, done, *found = await broker.caller.once(
         load("dead_jobs"),
         broker.keys.meta(),
-        *(work.verb, STEP, left, work.chosen.wire(), until, most, *flags, *ids),
+        *(work.verb, STEP, left, filter_argument(work.chosen), until, most, *flags, *ids),
     )
     return stayed, more, done, texts(found)
