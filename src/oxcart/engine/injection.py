@@ -155,7 +155,7 @@ def _need(dependency: Dependency, hint: Any, above: tuple[Any, ...]) -> Need:
         names = [getattr(one, "__name__", str(one)) for one in (*above, call)]
         raise ValidationError("dependency", "without a cycle", " needs ".join(names))
     need.is_async = inspect.iscoroutinefunction(call) or inspect.isasyncgenfunction(call)
-    # A context manager of contextlib wraps the generator that tells.
+    # A context manager of contextlib wraps a generator, which shows its kind.
     need.is_async = need.is_async or inspect.isasyncgenfunction(inspect.unwrap(call))
     signature = inspect.signature(call).parameters
     for name, (marker, kind) in _marked(call).items():

@@ -72,7 +72,7 @@ class Frame:
         async def reply(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
-                # Before the answer, so that whoever reads it finds the entry.
+                # Before the answer, so that its reader finds the entry.
                 await self._audit.record(scope, message["status"], request_id)
                 started = True
                 given = {name.lower() for name, _ in message["headers"]}

@@ -263,7 +263,7 @@ class Pulse:
         self._queues = list(queues)
         self.tracks = {queue.name: Track(queue.name, queue._core.protocol) for queue in self._queues}
         self.failing: list[FailingType] = []
-        #: How many samples were taken: the load on the server, whoever watches.
+        #: How many samples were taken: the load on the server, however many watch.
         self.samples = 0
         self._sampled = self._crewed = float("-inf")
         self._lock = asyncio.Lock()

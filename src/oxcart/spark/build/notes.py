@@ -1,6 +1,6 @@
 """Notes about built days: what each (day, queue) was built from, as the table ``builds``.
 
-A note tells a later build whether a day must be rebuilt: the previous day hands on other events, or rows
+A note shows a later build whether to rebuild a day: the previous day hands on other events, or rows
 arrived that are older than the settled ones. The notes of a day are one file, which each build of the day
 replaces.
 

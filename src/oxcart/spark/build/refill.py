@@ -39,7 +39,7 @@ MARK = "refill"
 SKEW = 10_000
 _DAY_MS = 86_400_000
 #: The event that ended an attempt, by the outcome in its record. A retry without a delay has another event,
-#: which nothing else tells.
+#: which no other field shows.
 _ENDS = {
     "completed": "completed",
     "failed": "failed",
