@@ -59,7 +59,8 @@ class Inspector:
                     continue  # the colours of a phone are those of a desk
                 set_look(self.page, theme, wide, high, phone)
                 open_it()
-                self.page.wait_for("document.querySelector('main h1') !== null")
+                # A form leads to a page whose style sheet may come later than its heading.
+                self.page.wait_for("document.readyState === 'complete' && document.querySelector('main h1')")
                 self.check(f"{name} {theme} {size}")
                 if phone:
                     wider = self.page.evaluate("document.documentElement.scrollWidth > innerWidth")
