@@ -44,6 +44,9 @@ _json = msgspec.json.Encoder()
 #: The module that declares a schedule; its runs have the field too.
 FIELD_DECLARED_BY = "ox:by"
 
+#: A schedule that moves to another partition: whether it fires.
+MOVING, FIRES = b"moving", b"fires"
+
 #: How often a later time is tried if one is taken.
 LATER = 32
 
@@ -233,6 +236,38 @@ class QueueSchedules(Schedules):
             _decode(one, float(score), record)
             for one, score, record in zip(ids, flat[1::2], records, strict=True)
         ]
+
+    async def ids(self) -> list[str]:
+        """Returns the ids of all schedules, without repeatable jobs of older versions."""
+        found = texts(await self._caller.command("ZRANGE", self._keys.schedulers(), 0, -1))
+        return [one for one in found if not is_legacy_id(one)]
+
+    async def take_over(self, schedule_id: str, source: QueueSchedules) -> None:
+        """Moves a schedule here from another partition. Meanwhile it fires in neither.
+
+        A move that was interrupted is continued by calling this again.
+        """
+        there, key = source._caller, source._keys.scheduler(schedule_id)
+        exists = await self.get(schedule_id) is not None  # also shows that this server answers
+        found = await source.get(schedule_id)
+        if found is None:
+            return
+        await there.write("HSETNX", key, MOVING, b"paused" if found.paused else FIRES)
+        if not await source.pause(schedule_id):
+            await there.write("DEL", key)
+            return
+        fields = pairs(await there.command("HGETALL", key))
+        if not exists:
+            flat = [part for field in fields.items() for part in field]
+            await self._caller.write("HSET", self._keys.scheduler(schedule_id), *flat)
+            await self._caller.write("ZADD", self._keys.schedulers(), "NX", PAUSED_MS, schedule_id)
+        if fields.get(MOVING) == FIRES:
+            try:
+                await self.resume(schedule_id)
+            except ValidationError:  # it has ended
+                await self.remove(schedule_id)
+        await self._caller.write("HDEL", self._keys.scheduler(schedule_id), MOVING)
+        await source.remove(schedule_id)
 
     async def count(self) -> int:
         return int(await self._caller.command("ZCARD", self._keys.schedulers()))

@@ -105,7 +105,7 @@ class PartitionedBroker:
         self.updates = SpreadUpdates(spread)
         self.webhooks = SpreadWebhooks(spread)
         spread.prepare = self._prepare
-        spread.settle_limits = self.limits.settle
+        spread.arrange = self._arrange
 
     @property
     def queue(self) -> str:
@@ -124,6 +124,11 @@ class PartitionedBroker:
         if paused:
             for number in range(self.spread.layout.served, layout.served):
                 await self.spread.broker(number).pause()
+
+    async def _arrange(self) -> bool:
+        """Moves schedules and shares of limits after a resize; returns whether all are in their place."""
+        await self.schedules.settle()
+        return await self.limits.settle()
 
     @property
     def _first(self) -> BullMQBroker:

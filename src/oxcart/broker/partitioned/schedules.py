@@ -52,6 +52,25 @@ class SpreadSchedules(SpreadPart, Schedules):
             declared_by=declared_by,
         )
 
+    async def settle(self) -> None:
+        """Moves schedules out of partitions that get no new jobs, and keeps one of several copies.
+
+        Clients with different layouts that store a schedule at the same time make two copies.
+        """
+        spread = self._spread
+        brokers, size = await spread.current(), spread.layout.size
+        held: dict[str, list[int]] = {}
+        for number, ids in enumerate(await asyncio.gather(*(one.schedules.ids() for one in brokers))):
+            for schedule_id in ids:
+                held.setdefault(schedule_id, []).append(number)
+        for schedule_id, numbers in held.items():
+            home = partition_of(schedule_id, size)
+            if home not in numbers and numbers[0] < size:
+                home = numbers[0]
+            for number in numbers:
+                if number != home:
+                    await brokers[home].schedules.take_over(schedule_id, brokers[number].schedules)
+
     async def get(self, schedule_id: str) -> Scheduler | None:
         found = await self._spread.each(lambda one: one.schedules.get(schedule_id))
         return next((one for one in found if one is not None), None)

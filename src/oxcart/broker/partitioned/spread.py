@@ -90,8 +90,8 @@ class Spread:
         self.placed: dict[str, int] = {}
         #: Prepares the partitions of a new layout before it is written.
         self.prepare: Callable[[Layout], Awaitable[None]] | None = None
-        #: Moves shares of limits to partitions that lack them.
-        self.settle_limits: Callable[[], Awaitable[bool]] | None = None
+        #: Moves schedules and shares of limits to where the layout wants them.
+        self.arrange: Callable[[], Awaitable[bool]] | None = None
         #: The sizes of all versions.
         self.sizes: set[int] = {size}
 
@@ -354,6 +354,10 @@ class Spread:
             decided = await self._write(wanted)
             self._learn({decided.version: decided})
             if decided == wanted:
+                try:
+                    await self.settle()
+                except OxcartError as error:  # workers try again
+                    log.warning("queue %s: schedules or limits could not move yet: %s", self.queue, error)
                 return self.layout
 
     async def retire(self, *, least_age_ms: int = 0) -> Layout:
@@ -371,6 +375,7 @@ class Spread:
             now = await self.broker(0).now()
             if layout.served == layout.size or now - layout.at_ms < least_age_ms:
                 return layout
+            await self.settle()  # schedules leave these partitions
             left: dict[int, int] = {}
             for number in range(layout.size, layout.served):
                 broker = self.broker(number)
@@ -415,8 +420,8 @@ class Spread:
         return self.layout
 
     async def settle(self) -> bool:
-        """Moves shares of limits to partitions that lack them; returns whether all have theirs."""
-        return self.settle_limits is None or await self.settle_limits()
+        """Moves schedules and shares of limits after a resize; returns whether all are in their place."""
+        return self.arrange is None or await self.arrange()
 
     async def _newest(self) -> None:
         """Reads the layout from partition 0, which decides, and mends copies that lack it."""

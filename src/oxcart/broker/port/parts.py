@@ -322,7 +322,7 @@ class Partitions(Protocol):
         """Takes partitions that were given up back, if jobs were added to them since; returns the layout."""
 
     async def settle(self) -> bool:
-        """Moves shares of limits to partitions that lack them; returns whether all have theirs."""
+        """Moves schedules and shares of limits after a resize; returns whether all are in their place."""
 
 
 class Logs(Protocol):
