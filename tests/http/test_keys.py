@@ -323,3 +323,25 @@ def test_masks_reach_every_depth_and_leave_the_value_alone() -> None:
     assert value["a"] == [{"Password": 1}]
     with pytest.raises(ValidationError):
         Masks([" "])
+
+
+async def test_a_queue_that_is_added_is_seen_by_those_with_a_grant(
+    make_queue: MakeQueue, make_key: MakeKey, queue: Queue
+) -> None:
+    server = Server(app([queue]), grace=1)
+    key, other = await make_key("observer@emails*"), await make_key("observer@q")
+    async with server, httpx.AsyncClient(base_url=server.url) as client:
+
+        async def names(text: str) -> list[str]:
+            rows = (await client.get("/api/v1/queues", headers=bearer(text))).json()["queues"]
+            return [row["name"] for row in rows]
+
+        assert (await names(key), await names(other)) == ([], ["q"])
+        async with client.stream("GET", "/api/v1/events", headers=bearer(other)) as stream:
+            lines = stream.aiter_lines()
+            assert (await anext(lines)).startswith("id: ")
+            await server.api.service.add_queue(make_queue("emails"))
+            assert [line async for line in lines]  # the stream ends
+        assert (await names(key), await names(other)) == (["emails"], ["q"])
+        with pytest.raises(ValidationError):
+            await server.api.service.add_queue(make_queue("emails"))

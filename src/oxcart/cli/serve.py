@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +17,15 @@ from oxcart.cli.settings import DEFAULT_PREFIX, Settings
 if TYPE_CHECKING:
     from oxcart.http.access import Forward
     from oxcart.http.server import Server
+    from oxcart.http.service import Service
     from oxcart.queue import Queue
+
+log = logging.getLogger("oxcart.http")
+
+#: The queue that is served while there is none.
+NONE_YET = "default"
+#: Seconds between two searches for new queues, and how many times as long as a search they are at least.
+EVERY, SHARE = 10.0, 50.0
 
 
 class Priorities(StrEnum):
@@ -36,7 +45,7 @@ def serve(
             "--queues",
             metavar="NAME,...",
             help="The queues to serve; repeatable.",
-            show_default="those that exist when it starts",
+            show_default="those that exist, and those made later",
         ),
     ] = None,
     targets: Annotated[
@@ -163,7 +172,15 @@ def serve(
                 mask=mask or (),
                 lake=lake,
             )
-            await _serve(Server(api, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key))
+            watching = None
+            if not (names or of_app):
+                watching = asyncio.create_task(_watch(using, api.service, opened, priorities))
+            try:
+                await _serve(Server(api, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key))
+            finally:
+                if watching is not None:
+                    watching.cancel()
+                    await asyncio.gather(watching, return_exceptions=True)
         finally:
             for queue in opened:
                 await queue.close()
@@ -244,36 +261,64 @@ async def _serve(server: Server) -> None:
 
 async def _open(using: Settings, names: Sequence[str], priorities: Priorities) -> list[Queue]:
     """Returns the named queues, or all that exist. Partitions are served as the queue they belong to."""
-    from oxcart.broker.discovery import find_queues
-    from oxcart.model.partitions import partition_name, split_partition
-    from oxcart.queue import Queue
-
     if using.namespace is not None:
+        from oxcart.queue import Queue
+
         if not names:
             raise CommandError("name the job types to serve: --queues resize,encode", USAGE)
         return [
             Queue(name, protocol="bridge", namespace=using.namespace, server=using.server) for name in names
         ]
-    formal: Literal["formal"] | None = "formal" if priorities is Priorities.formal else None
+    found = await _find(using, names)
+    chosen = names or list(found) or [NONE_YET]
+    return [_queue(using, name, priorities, found.get(name, False)) for name in chosen]
+
+
+async def _find(using: Settings, names: Iterable[str] = ()) -> dict[str, bool]:
+    """Returns the queues that exist, by name, and whether each is partitioned."""
+    from oxcart.broker.discovery import find_queues
+    from oxcart.model.partitions import partition_name, split_partition
+
     found = await find_queues(using.server, using.prefix, using.reconnect)
     whole = {base for base in (*found, *names) if partition_name(base, 0) in found}
     whole |= {part[0] for part in map(split_partition, found) if part and partition_name(part[0], 0) in found}
-    if not names:
-        parts = {name for name in found if (part := split_partition(name)) and part[0] in whole}
-        names = sorted({*found, *whole} - parts)
-    if not names:
-        raise CommandError("there are no queues yet; name those to serve: --queues emails,video", USAGE)
-    return [
-        # The number of partitions is the stored one; this is the number of a queue that has none yet.
-        Queue(
-            name,
-            prefix=using.prefix,
-            server=using.server,
-            priorities=formal,
-            partitions=1 if name in whole else None,
-        )
-        for name in names
-    ]
+    parts = {name for name in found if (part := split_partition(name)) and part[0] in whole}
+    return {name: name in whole for name in sorted({*found, *whole} - parts)}
+
+
+def _queue(using: Settings, name: str, priorities: Priorities, is_partitioned: bool) -> Queue:
+    from oxcart.queue import Queue
+
+    formal: Literal["formal"] | None = "formal" if priorities is Priorities.formal else None
+    # The number of partitions is the stored one; this is the number of a queue that has none yet.
+    partitions = 1 if is_partitioned else None
+    return Queue(name, prefix=using.prefix, server=using.server, priorities=formal, partitions=partitions)
+
+
+async def _watch(using: Settings, service: Service, opened: list[Queue], priorities: Priorities) -> None:
+    """Serves queues that are made later, as soon as a search finds them."""
+    import asyncio
+    import time
+
+    from oxcart.model.errors import OxcartError
+
+    pause = EVERY
+    while True:
+        await asyncio.sleep(pause)
+        began = time.monotonic()
+        try:
+            found = await _find(using)
+        except OxcartError as error:
+            log.warning("could not look for new queues, trying again: %s", error)
+            continue
+        # A search reads the names of all keys of the server: a long one must stay a small part of its work.
+        pause = max(EVERY, SHARE * (time.monotonic() - began))
+        for name, is_partitioned in found.items():
+            if name not in service.queues:
+                made = _queue(using, name, priorities, is_partitioned)
+                opened.append(made)
+                await service.add_queue(made)
+                log.info("queue %s is served from now on", name)
 
 
 def _pairs(texts: Iterable[str], option: str, form: str) -> dict[str, str]:

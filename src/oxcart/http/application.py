@@ -141,6 +141,7 @@ def app(
     service = Service(opened, types, default, lifetime, Masks(mask), store, lake)
     dashboard = Dashboard(service, lake)
     service.streams.append(dashboard.close)
+    service.added.append(dashboard.pulse.add)
     signed = Sessions(store)
     rates = Rates(rate, 2 * (rate or 1))
     credentials = Credentials(tokens, store)

@@ -189,12 +189,22 @@ class Hub:
                             message.move(position)
                             yield message
 
+    async def add(self, queue: Queue) -> None:
+        """Reads one more queue; ends all streams, because each has its queues from its beginning on."""
+        self._queues.append(queue)
+        # First the readers: a listener that joins meanwhile would otherwise wait for readers that have ended.
+        await self._stop()
+        self._end_all()
+
     async def close(self) -> None:
         """Ends all streams and stops reading."""
+        self._end_all()
+        await self._stop()
+
+    def _end_all(self) -> None:
         for audience in self._audiences.values():
             for listener in audience.listeners:
                 listener.end()
-        await self._stop()
 
     async def _stop(self) -> None:
         async with self._lock:

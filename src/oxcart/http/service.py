@@ -93,6 +93,8 @@ class Service:
         self.hub = Hub(self.queues.values())
         #: Each ends some endless answers, before the server waits for requests under way.
         self.streams: list[Callable[[], Awaitable[None]]] = [self.hub.close]
+        #: Each learns of a queue that is served later than the others.
+        self.added: list[Callable[[Queue], Awaitable[None]]] = [self.hub.add]
         self._tags: dict[int, list[Queue]] = {}
         for queue in self.queues.values():
             self._tags.setdefault(tag_of_queue(queue.name), []).append(queue)
@@ -148,6 +150,31 @@ class Service:
             ApiError: The API does not serve one of them.
         """
         return [self.queue(name) for name in names] if names else list(self.queues.values())
+
+    async def add_queue(self, queue: Queue) -> None:
+        """Serves one more queue from now on. Event streams end; their clients continue by their position.
+
+        Raises:
+            ValidationError: There is a queue of this name already.
+        """
+        whole = self._all
+        if queue.name in whole.queues:
+            raise ValidationError("queue", "one of a new name", queue.name)
+        for tell in whole.added:
+            await tell(queue)
+        tag = tag_of_queue(queue.name)
+        whole.queues[queue.name] = queue
+        whole._tags.setdefault(tag, []).append(queue)
+        for (grants, needed), view in whole._views.items():
+            if any(one.role >= needed and one.covers(queue._core.prefix, queue.name) for one in grants):
+                view.queues[queue.name] = queue
+                view._tags.setdefault(tag, []).append(queue)
+        metrics, lengths = whole._metrics, whole._lengths
+        whole._metrics, whole._lengths = None, []
+        if metrics is not None:
+            await metrics.close()
+        for one in lengths:
+            await one.close()
 
     # -- callers
 

@@ -9,8 +9,8 @@ from litestar.openapi import ResponseSpec
 from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Stream
 
+from oxcart.http import hub
 from oxcart.http.access import READ
-from oxcart.http.hub import BACKLOG
 from oxcart.http.mailbox import Mailbox
 from oxcart.http.position import Position
 from oxcart.http.routes import Api, answers
@@ -48,7 +48,7 @@ async def events(
     wanted = None if job_id in (None, "*") else job_id
     service.hub.check_room()
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    listener = Mailbox(BACKLOG)
+    listener = Mailbox(hub.BACKLOG)
     request.app.state.open_streams.add(request, listener)
     lines = service.hub.follow(since, service.queues, wanted, listener)
     return Stream(lines, media_type=_EVENT_STREAM, headers=headers)

@@ -268,6 +268,13 @@ class Pulse:
         self._sampled = self._crewed = float("-inf")
         self._lock = asyncio.Lock()
 
+    async def add(self, queue: Queue) -> None:
+        """Samples one more queue."""
+        async with self._lock:
+            self._queues.append(queue)
+            self.tracks[queue.name] = Track(queue.name, queue._core.protocol)
+            self._sampled = self._crewed = float("-inf")
+
     async def fresh(self, crews_age: float = SELDOM) -> dict[str, Track]:
         """Returns all queues, sampled at most two seconds ago.
 
