@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from tests.broker.bullmq.test_broker import Q
+from tests.broker.bullmq.making import Q
 
 
 @pytest_asyncio.fixture

@@ -27,7 +27,7 @@ from oxcart.model.graph import Edge, Existing, Kind, Node, effect
 from oxcart.model.options import JobOptions
 from oxcart.model.outcome import Cancel, Snooze
 from oxcart.model.state import TERMINAL, State
-from tests.broker.bullmq.test_broker import Clock
+from tests.broker.bullmq.making import Clock
 from tests.formal.test_history import check
 from tests.servers import ValkeyServer
 

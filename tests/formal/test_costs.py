@@ -12,7 +12,7 @@ import redis
 from oxcart import Queue
 from oxcart.broker.port import Ask, Outcome, OutcomeKind
 from oxcart.model.options import JobOptions
-from tests.broker.bullmq.test_broker import Q
+from tests.broker.bullmq.making import Q
 
 #: Commands that the server ran for 100 plain jobs: added in one call, taken 50 at a time, ended 50 at a time.
 BEFORE = {"add": 307, "claim": 164, "finish": 326, "retry": 505, "promote": 204}

@@ -19,7 +19,7 @@ from oxcart.model.options import JobOptions
 from oxcart.model.outcome import Cancel, Snooze
 from oxcart.model.retention import REMOVE
 from oxcart.model.state import REPLAY, TRANSITIONS, State, can_move
-from tests.broker.bullmq.test_broker import Q
+from tests.broker.bullmq.making import Q
 from tests.signals import eventually
 
 

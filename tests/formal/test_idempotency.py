@@ -14,7 +14,7 @@ import oxcart.sync
 from oxcart import Queue
 from oxcart.broker.bullmq.keys import Keys
 from oxcart.model.errors import ValidationError
-from tests.broker.bullmq.test_broker import Q
+from tests.broker.bullmq.making import Q
 from tests.conftest import MakeQueue
 
 

@@ -18,7 +18,7 @@ from oxcart.engine.sync_running import SyncRunningJob
 from oxcart.model.errors import BrokerTimeout, JobFailed, Unacknowledged, ValidationError
 from oxcart.model.job import Job
 from oxcart.model.state import State
-from tests.broker.bullmq.test_broker import Q
+from tests.broker.bullmq.making import Q
 from tests.conftest import MakeQueue
 from tests.engine import process_handlers
 from tests.formal.test_history import check, look, ways

@@ -11,7 +11,7 @@ import redis
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.port import Ask, Claimed, ClaimedJob, Outcome, OutcomeKind
 from oxcart.model.options import JobOptions
-from tests.broker.bullmq.test_broker import Q
+from tests.broker.bullmq.making import Q
 
 GPU, EU, BIG = "all;c=gpu", "all;r=eu", "all;c=big"
 

@@ -9,10 +9,7 @@ from oxcart.broker.bullmq import bulk, reading
 from oxcart.broker.port import Ask, Outcome, OutcomeKind
 from oxcart.broker.progress import Progress
 from oxcart.model.errors import JobNotFound
-from tests.broker.bullmq.test_broker import Q
-from tests.broker.bullmq.test_bulk import LATER, add, finish, names, q
-
-__all__ = ["q"]  # a fixture
+from tests.broker.bullmq.making import LATER, Q, add, finish, names
 
 
 class TestCountsPerPriority:

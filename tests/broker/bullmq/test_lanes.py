@@ -15,9 +15,8 @@ from oxcart.broker.workers import Wakes, WorkerRecord
 from oxcart.model.errors import JobNotFound, ScriptError
 from oxcart.model.options import JobOptions
 from tests.broker.bullmq.mesh import BIG, EU, GPU, Mesh, ids, q
-from tests.broker.bullmq.test_broker import whole
 
-__all__ = ["q", "whole"]  # fixtures
+__all__ = ["q"]  # a fixture
 
 
 class TestEvents:

@@ -6,24 +6,24 @@ import pytest
 import redis
 
 from oxcart.broker.port import ClaimedJob, Lease
-from tests.broker.bullmq.test_broker import Q, q  # noqa: F401  the fixture
+from tests.broker.bullmq.making import Q
 
 LIMIT = "job stalled more than allowable limit"
 
 
-async def _lose(q: Q, store: redis.Redis, job: ClaimedJob) -> None:  # noqa: F811
+async def _lose(q: Q, store: redis.Redis, job: ClaimedJob) -> None:
     store.delete(f"bull:q:{job.id}:lock")
     for _ in range(2):  # the first check notes the active jobs
         store.delete("bull:q:stalled-check")
         await q.broker.recover()
 
 
-async def _claim(q: Q, isolates: bool = True) -> ClaimedJob:  # noqa: F811
+async def _claim(q: Q, isolates: bool = True) -> ClaimedJob:
     (job,) = await q.claim(isolates=isolates)
     return job
 
 
-async def _note(q: Q, job: ClaimedJob, *, alone: bool) -> list[str]:  # noqa: F811
+async def _note(q: Q, job: ClaimedJob, *, alone: bool) -> list[str]:
     return await q.broker.suspects.start([Lease(job.id, job.token, job.starts)], alone=alone)
 
 
@@ -34,7 +34,7 @@ def _counts(store: redis.Redis) -> tuple[int, int, bool]:
 
 
 class TestSuspects:
-    async def test_the_first_loss_counts(self, q: Q, store: redis.Redis) -> None:  # noqa: F811
+    async def test_the_first_loss_counts(self, q: Q, store: redis.Redis) -> None:
         await q.add("a")
         job = await _claim(q)
         await _lose(q, store, job)
@@ -46,7 +46,7 @@ class TestSuspects:
     )
     async def test_a_later_loss_counts_only_alone(
         self,
-        q: Q,  # noqa: F811
+        q: Q,
         store: redis.Redis,
         alone: bool | None,
         counts: tuple[int, int, bool],
@@ -62,7 +62,7 @@ class TestSuspects:
 
     async def test_a_worker_that_does_not_isolate_makes_the_note_void(
         self,
-        q: Q,  # noqa: F811
+        q: Q,
         store: redis.Redis,
     ) -> None:
         await q.add("a")
@@ -73,7 +73,7 @@ class TestSuspects:
         await _lose(q, store, await _claim(q, isolates=False))
         assert _counts(store) == (2, 0, True)
 
-    async def test_a_job_without_its_lease_must_not_start(self, q: Q, store: redis.Redis) -> None:  # noqa: F811
+    async def test_a_job_without_its_lease_must_not_start(self, q: Q, store: redis.Redis) -> None:
         await q.add("a")
         await _lose(q, store, await _claim(q))
         job = await _claim(q)
@@ -83,7 +83,7 @@ class TestSuspects:
         assert store.hget("bull:q:a", "ox:beside") == f"w{later.starts}"
         assert await _note(q, later, alone=True) == []
 
-    async def test_a_claim_beside_a_suspect_notes_nothing(self, q: Q, store: redis.Redis) -> None:  # noqa: F811
+    async def test_a_claim_beside_a_suspect_notes_nothing(self, q: Q, store: redis.Redis) -> None:
         await q.add("a")
         await q.add("b")
         (a,) = await q.claim()
@@ -94,7 +94,7 @@ class TestSuspects:
 
     async def test_a_job_that_survived_alone_runs_beside_others_again(
         self,
-        q: Q,  # noqa: F811
+        q: Q,
         store: redis.Redis,
     ) -> None:
         await q.add("a")
@@ -109,7 +109,7 @@ class TestSuspects:
         job = await _claim(q)
         assert (job.stalls, job.shared_stalls) == (1, 0)
 
-    async def test_a_count_of_zero_makes_no_suspect(self, q: Q, store: redis.Redis) -> None:  # noqa: F811
+    async def test_a_count_of_zero_makes_no_suspect(self, q: Q, store: redis.Redis) -> None:
         await q.add("a")
         store.hset("bull:q:a", "stc", 0)
         await _lose(q, store, await _claim(q))
