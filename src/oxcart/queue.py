@@ -217,11 +217,13 @@ class Queue:
         *,
         traced: bool = False,
     ) -> JobHandle[Any]:
-        core = self._core
+        core, trace = self._core, None
         if core.tracing is not None and not traced:
             span = core.tracing.add(core.capabilities.protocol, base_of(self.name), (name,))
-            options = traced_options(options, span.context)
-            if not span.is_silent:
+            if span.is_silent:
+                trace = span.context
+            else:
+                options = traced_options(options, span.context)
                 with span:
                     handle = await self._add_one(name, data, options, durability, traced=True)
                     span.added([handle.id], int(handle.created))
@@ -229,10 +231,11 @@ class Queue:
         bound = core.bind()
         broker = bound.broker
         if options.callback_url is not None or options.target is not None or broker.partitions is not None:
-            return (await self._add([(name, data, options)], durability, traced=True))[0]
+            rows = [(name, data, options.traced(trace))]
+            return (await self._add(rows, durability, traced=True))[0]
         # Nearly every job: without the loops over many, which cost a tenth of an add.
         replicated = core.is_replicated(durability)
-        job = broker.encode(name, data, options)
+        job = broker.encode(name, data, options, trace)
         try:
             one = await bound.add(job, replicated=replicated)
         except Unacknowledged as error:

@@ -26,12 +26,17 @@ class Spans:
     """
 
     def __init__(
-        self, *, baggage: bool = False, sampler: Sampler | None = None, ids: IdGenerator | None = None
+        self,
+        *,
+        baggage: bool = False,
+        sampler: Sampler | None = None,
+        ids: IdGenerator | None = None,
+        wait_spans: bool = True,
     ) -> None:
         self._memory = InMemorySpanExporter()
         self.provider = TracerProvider(sampler=sampler, id_generator=ids)
         self.provider.add_span_processor(SimpleSpanProcessor(self._memory))
-        self.tracing = Tracing(tracer_provider=self.provider, baggage=baggage)
+        self.tracing = Tracing(tracer_provider=self.provider, baggage=baggage, wait_spans=wait_spans)
         self.tracer = self.provider.get_tracer("test")
 
     @property

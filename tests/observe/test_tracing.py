@@ -72,6 +72,8 @@ class TestOneJob:
             "messaging.message.id": job.id,
             "oxcart.job.name": "work",
         }
+        assert wait.start_time is not None
+        assert wait.end_time is not None
         assert facts(run) == {
             "messaging.system": "bullmq",
             "messaging.destination.name": "q",
@@ -82,6 +84,7 @@ class TestOneJob:
             "messaging.client.id": worker.id,
             "oxcart.job.name": "work",
             "oxcart.job.attempt": 1,
+            "oxcart.job.wait": (wait.end_time - wait.start_time) / 1e9,
             "oxcart.job.outcome": "completed",
         }
         assert run.status.status_code is StatusCode.UNSET
@@ -97,6 +100,21 @@ class TestOneJob:
         assert stored.processed_on is not None
         assert wait.start_time == (stored.timestamp + 50) * 1_000_000
         assert wait.end_time == stored.processed_on * 1_000_000
+
+    async def test_wait_is_an_attribute_of_the_attempt_where_its_span_is_not_wanted(
+        self, make_queue: MakeQueue
+    ) -> None:
+        spans = Spans(wait_spans=False)
+        queue = make_queue(tracing=spans.tracing)
+        queue.job(name="work")(nothing)
+        job = await queue.add("work")
+        await ran(queue, job)
+        assert spans.names == ["add q", "claim q", "process q"]
+        stored = await job.get()
+        assert stored is not None
+        assert stored.processed_on is not None
+        waited = facts(spans.one("process q"))["oxcart.job.wait"]
+        assert waited == (stored.processed_on - stored.timestamp) / 1000
 
     async def test_claim_is_linked_with_the_adds_of_its_jobs(
         self, make_queue: MakeQueue, spans: Spans

@@ -137,9 +137,7 @@ def step_span(job: Any, name: str) -> AbstractContextManager[Any]:
 
 def traced_options(options: JobOptions, context: str | None) -> JobOptions:
     """Returns options that carry a trace context; options with a context of their own stay as they are."""
-    if context is None or options.trace_context is not None:
-        return options
-    return msgspec.structs.replace(options, trace_context=context)
+    return options.traced(context)
 
 
 def traced_rows(

@@ -190,6 +190,12 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False)
             and not self.after
         )
 
+    def traced(self, context: str | None) -> JobOptions:
+        """Returns options that carry a trace context; those with a context of their own stay as they are."""
+        if context is None or self.trace_context is not None:
+            return self
+        return msgspec.structs.replace(self, trace_context=context)
+
     @classmethod
     def build(cls, **kwargs: Unpack[AllOptions]) -> JobOptions:
         """Parses and checks a user's options.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import os
 import re
+from random import getrandbits
 from typing import Any
 
 from oxcart.model.errors import MissingExtra
@@ -23,6 +24,8 @@ except ImportError as error:
 #: The SDK's descriptions of a sampler that takes roots by the ratio of trace ids.
 _RATIO = re.compile(r"(?:ParentBased\{root:)?TraceIdRatioBased\{([0-9.e+-]+)\}(?:,remoteParentSampled:.*\})?")
 _SAMPLING = "opentelemetry.sdk.trace.sampling"
+#: The SDK's generator of random ids, by its full name.
+_RANDOM_IDS = "opentelemetry.sdk.trace.id_generator.RandomIdGenerator"
 #: The SDK counts the spans that its samplers drop if this is set, so each must reach it.
 _SELF_METRICS = "OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED"
 _LOW_64_BITS = (1 << 64) - 1
@@ -58,14 +61,15 @@ class Roots:
         tracer: Starts spans.
     """
 
-    __slots__ = ("_bound", "_flags", "_ids", "_is_absent", "_provider", "_scope", "tracer")
+    __slots__ = ("_bound", "_end", "_ids", "_is_absent", "_is_random", "_provider", "_scope", "tracer")
 
     def __init__(self, provider: TracerProvider | None, scope: tuple[str, str | None, str]) -> None:
         self._provider = provider
         self._scope = scope
         self._bound = 0
-        self._flags = 0
+        self._end = ""  # of a context: the flags
         self._ids: Any = None  # of a tracer whose sampler is known
+        self._is_random = False  # they are plain random numbers
         self._is_absent = True
         name, version, schema = scope
         self.tracer: Tracer = trace.get_tracer(name, version, provider, schema)
@@ -87,12 +91,14 @@ class Roots:
         """
         if self._ids is None and (self.absent() or self._ids is None):
             return self.tracer
-        trace_id = self._ids.generate_trace_id()
+        # Each call that an add makes less counts: these two are half of a dropped trace.
+        trace_id = (self._is_random and getrandbits(128)) or self._ids.generate_trace_id()
         if trace_id & _LOW_64_BITS < self._bound:
             tracer: Any = copy.copy(self.tracer)
             tracer.id_generator = _Drawn(trace_id, self._ids)
             return tracer  # type: ignore[no-any-return]
-        return plain_context(trace_id, self._ids.generate_span_id(), self._flags)
+        span_id = (self._is_random and getrandbits(64)) or self._ids.generate_span_id()
+        return f"{PLAIN_START}{trace_id.to_bytes(16).hex()}-{span_id.to_bytes(8).hex()}{self._end}"
 
     def _settle(self, provider: TracerProvider) -> None:
         name, version, schema = self._scope
@@ -108,8 +114,10 @@ class Roots:
             from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
             self._bound = TraceIdRatioBased.get_bound_for_rate(float(rate[1]))
-            self._flags = _RANDOM_FLAG if getattr(ids, "is_trace_id_random", bool)() else 0
+            flags = _RANDOM_FLAG if getattr(ids, "is_trace_id_random", bool)() else 0
+            self._end = f'-{flags:02x}"}}'
             self._ids = ids
+            self._is_random = f"{type(ids).__module__}.{type(ids).__qualname__}" == _RANDOM_IDS
 
 
 class _Drawn:

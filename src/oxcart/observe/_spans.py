@@ -62,7 +62,7 @@ _DROPPED = re.compile(
 )
 
 #: The key of a span in a context.
-(_SPAN_KEY,) = trace.set_span_in_context(trace.INVALID_SPAN, Context())
+(SPAN_KEY,) = trace.set_span_in_context(trace.INVALID_SPAN, Context())
 
 
 def is_dropped(text: str) -> bool:
@@ -439,7 +439,7 @@ class DroppedRun(Run):
         self._tracing = tracing
         self.text = text
         self.span = span = CarriedSpan(text)
-        self._within = trace.set_span_in_context(span, around) if around else Context({_SPAN_KEY: span})
+        self._within = trace.set_span_in_context(span, around) if around else Context({SPAN_KEY: span})
         self._protocol = protocol
         self._queue = queue
 

@@ -52,6 +52,8 @@ class Tracing:
             nothing is counted. What workers do is measured by ``oxcart.observe.meters``.
         baggage: Whether jobs also carry the baggage of the code that adds them. Off by default, because
             baggage may hold what must not be stored.
+        wait_spans: Whether the wait of a recorded attempt is a span of its own. Otherwise it is only the
+            attribute ``oxcart.job.wait`` of the attempt's span, which saves a third of the SDK's work.
         follow_sampling: Whether adds and attempts below a span that is not sampled make no spans, without
             asking the sampler again. The trace is carried on in any case.
 
@@ -65,6 +67,7 @@ class Tracing:
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
         baggage: bool = False,
+        wait_spans: bool = True,
         follow_sampling: bool = True,
     ) -> None:
         self._roots = Roots(tracer_provider, ("oxcart", _version(), SCHEMA))
@@ -75,6 +78,7 @@ class Tracing:
                 "messaging.client.sent.messages", "{message}", "Jobs that were added."
             )
         self.baggage = baggage
+        self.wait_spans = wait_spans
         self.follow_sampling = follow_sampling
 
     @property
@@ -92,9 +96,9 @@ class Tracing:
         below: Context | None = None,
     ) -> OpenAdd | DroppedAdd:
         """Traces an add; see `oxcart.engine.tracing.Tracing`."""
-        parent = trace.get_current_span(below)
+        parent: Any = (contexts.get_current() if below is None else below).get(_spans.SPAN_KEY)
         sent = None if self._sent is None else self._counting(queue, operation)
-        if parent.get_span_context().is_valid:
+        if parent is not None and parent.get_span_context().is_valid:
             if self._is_dropped(parent):
                 return DroppedAdd(_spans.write_context(parent, below, self.baggage), sent)
             tracer = self._roots.tracer
@@ -157,7 +161,7 @@ class Tracing:
             tracer, f"process {queue}", around, SpanKind.CONSUMER, self._facts(protocol, job), links
         )
         within = trace.set_span_in_context(span, around)
-        if span.is_recording() and (waited := job.waited_ms) is not None:
+        if self.wait_spans and span.is_recording() and (waited := job.waited_ms) is not None:
             self._record_wait(job, waited, within if added is None else around)
         return Run(self, span, within, protocol, queue)
 
@@ -167,6 +171,8 @@ class Tracing:
         facts["messaging.client.id"] = job.worker_id
         facts["oxcart.job.name"] = job.name
         facts["oxcart.job.attempt"] = job.attempt
+        if (waited := job.waited_ms) is not None:
+            facts["oxcart.job.wait"] = waited / 1000
         if (correlation := job.correlation_id) is not None:
             facts["messaging.message.conversation_id"] = correlation
         return facts

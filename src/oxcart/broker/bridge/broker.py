@@ -174,8 +174,9 @@ class BridgeBroker(Reading):
 
     # -- adding
 
-    def encode(self, name: str, data: Any, options: JobOptions) -> codec.Encoded:
+    def encode(self, name: str, data: Any, options: JobOptions, trace: str | None = None) -> codec.Encoded:
         """Checks and encodes a job for ``add``; raises before anything is written."""
+        options = options.traced(trace)
         return codec.encode_job(
             self.queue, name, data, options, self.clock.argument, formal=self.formal, sealer=self.sealer
         )

@@ -189,10 +189,16 @@ class BullMQBroker(Reading):
 
     # -- adding
 
-    def encode(self, name: str, data: Any, options: JobOptions) -> codec.Encoded:
+    def encode(self, name: str, data: Any, options: JobOptions, trace: str | None = None) -> codec.Encoded:
         """Checks and encodes a job for ``add``."""
         return codec.encode_job(
-            name, data, options, self.clock.argument, sealer=self.sealer, make_id=self.make_id
+            name,
+            data,
+            options,
+            self.clock.argument,
+            trace=trace,
+            sealer=self.sealer,
+            make_id=self.make_id,
         )
 
     async def add_each(

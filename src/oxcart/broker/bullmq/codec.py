@@ -228,9 +228,13 @@ def encode_options(options: JobOptions) -> tuple[bytes, tuple[str, ...]]:
     if options.trace_context is not None and not isinstance(options, WrittenOptions):
         # Every add has its own; the rest is often shared.
         opts, extras = encode_options(msgspec.structs.replace(options, trace_context=None))
-        return b'%b,"tm":%b}' % (opts[:-1], _json.encode(options.trace_context)), extras
+        return _with_trace(opts, options.trace_context), extras
     wire, further = wire_options(options)
     return _json.encode(wire), tuple(further)
+
+
+def _with_trace(opts: bytes, context: str) -> bytes:
+    return b'%b,"tm":%b}' % (opts[:-1], _json.encode(context))
 
 
 @lru_cache(maxsize=1024)
@@ -249,6 +253,7 @@ def encode_job(
     waits: bool = False,
     keyed: bool = False,
     counted: bool = False,
+    trace: str | None = None,
     sealer: Sealer | None = None,
     make_id: Callable[[], str] = new_id,
 ) -> Encoded:
@@ -264,6 +269,7 @@ def encode_job(
         keyed: Whether a tied job may have an idempotency key, as those of graphs may.
         counted: Whether a job without an id gets the next number of the queue, as peers do. Such an id
             is known only after the add.
+        trace: The trace context that it carries if its options have none; not for a child of a flow.
         sealer: Seals the payload for this job.
         make_id: Makes the id of a job without one.
 
@@ -282,7 +288,11 @@ def encode_job(
             wire[parent.flag] = True
         opts, extras = _json.encode(wire), (*parent.fields(), *further)
     else:
+        if trace is not None and isinstance(options, WrittenOptions):
+            options, trace = options.traced(trace), None
         opts, extras = encode_options(options)
+        if trace is not None and options.trace_context is None:
+            opts = _with_trace(opts, trace)
     job_id = options.job_id
     if job_id is None:
         job_id = "" if counted else make_id()

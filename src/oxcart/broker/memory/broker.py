@@ -192,13 +192,14 @@ class MemoryBroker(Parts):
 
     # -- adding
 
-    def encode(self, name: str, data: Any, options: JobOptions) -> Encoded:
+    def encode(self, name: str, data: Any, options: JobOptions, trace: str | None = None) -> Encoded:
         """Checks a job for ``add``.
 
         Raises:
             ValidationError: Name or data cannot be stored.
             NotSupported: An option needs a feature that the broker lacks.
         """
+        options = options.traced(trace)
         for option, feature in {**OPTIONS, "target": "target"}.items():
             if option not in self.ignored and getattr(options, option) != _DEFAULTS[option]:
                 self.capabilities.require(feature)

@@ -146,12 +146,12 @@ class PartitionedBroker:
 
     # -- adding
 
-    def encode(self, name: str, data: Any, options: JobOptions) -> Placed:
+    def encode(self, name: str, data: Any, options: JobOptions, trace: str | None = None) -> Placed:
         """Checks and encodes a job for ``add``, and chooses its partition."""
         spread = self.spread
         spread.check(options)
         number = spread.choose(options)
-        placed = Placed(spread.broker(number).encode(name, data, options))
+        placed = Placed(spread.broker(number).encode(name, data, options, trace))
         placed.partition = number
         job_id = options.job_id
         if job_id is not None:

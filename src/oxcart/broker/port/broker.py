@@ -74,8 +74,16 @@ class Broker(Parts, Protocol):
 
     # -- adding
 
-    def encode(self, name: str, data: Any, options: JobOptions) -> Encoded:
-        """Checks and encodes a job for ``add``; raises before anything is written."""
+    def encode(self, name: str, data: Any, options: JobOptions, trace: str | None = None) -> Encoded:
+        """Checks and encodes a job for ``add``; raises before anything is written.
+
+        Args:
+            name: The job's name.
+            data: Its payload.
+            options: Its options.
+            trace: The trace context that it carries if its options have none. Options that many jobs share
+                stay shared this way.
+        """
 
     async def add(
         self, jobs: Sequence[Encoded], *, timeout: float | None = None, replicated: bool = False
