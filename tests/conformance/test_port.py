@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from oxcart import Flow
 from oxcart.broker.port import Ask, ClaimedJob, Lease, Outcome, OutcomeKind
 from oxcart.model.errors import JobNotFound, LeaseLost, WrongState
-from tests.conformance.conftest import Bench
+from tests.conformance.conftest import Bench, Venue
 
 
 def outcome(bench: Bench, job: ClaimedJob, kind: str = "c", **fields: Any) -> Outcome:
@@ -43,6 +44,17 @@ async def test_attempt_is_finished_once_and_under_its_lease(bench: Bench) -> Non
     (code,), _ = await bench.broker.finish([outcome(bench, job)], Ask(0))
     assert isinstance(code, int)
     assert code < 0
+
+
+async def test_the_id_in_the_key_of_a_parent_is_found_by_its_queue_alone(venue: Venue) -> None:
+    venue.needs("flows")
+    queue, other = venue.queue(), venue.queue("emails")
+    tree = await Flow(queue, "p", partition_key="a", children=[Flow(queue, "c", job_id="child")]).add()
+    child = await queue.jobs.get("child")
+    assert child is not None
+    assert child.parent_key is not None
+    assert queue._core.broker.job_id_of(child.parent_key) == tree.id
+    assert other._core.broker.job_id_of(child.parent_key) is None
 
 
 async def test_one_bad_outcome_does_not_touch_its_neighbours(bench: Bench) -> None:

@@ -130,6 +130,11 @@ class Connected:
         """As ``add``, with the error of a refused job in its place."""
         raise NotImplementedError
 
+    def job_id_of(self, key: str) -> str | None:
+        """Returns the id in the full key of a job of this queue; None for a key of another queue."""
+        base = f"{self.keys.base}:"
+        return key[len(base) :] if key.startswith(base) else None
+
     def open_events(self, *, unseals: bool = False) -> EventReader:
         """Opens the queue's event stream."""
         return EventReader(cast("ServedBroker", self), unseals=unseals)

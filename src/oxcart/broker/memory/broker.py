@@ -121,6 +121,10 @@ class MemoryBroker(Parts):
     def serve(self, abilities: Abilities) -> None:
         """Does nothing: no job in memory has a target."""
 
+    def job_id_of(self, key: str) -> str | None:
+        """Returns None: jobs in memory have no keys."""
+        return None
+
     def open_events(self, *, unseals: bool = False) -> MemoryEvents | None:
         return MemoryEvents(self.store, self.sealer if unseals else None)
 

@@ -493,6 +493,13 @@ class PartitionedBroker:
         """Names this client."""
         return self._first.client_id
 
+    def job_id_of(self, key: str) -> str | None:
+        """Returns the id in the full key of a job in any partition; None for a key of another queue."""
+        # The keys of partitions differ by their number alone.
+        start, _, end = self._first.keys.base.rpartition("0")
+        number, found, job_id = key.removeprefix(start).partition(f"{end}:")
+        return job_id if key.startswith(start) and found and number.isdecimal() else None
+
     def open_events(self, *, unseals: bool = False) -> MergedEvents:
         """Opens the events of all partitions, merged."""
         return MergedEvents(self.spread, unseals=unseals)

@@ -244,6 +244,9 @@ class ServedBroker(Broker, Protocol):
     def server_name(self) -> str:
         """Names the server in log lines."""
 
+    def job_id_of(self, key: str) -> str | None:
+        """Returns the id in the full key of a job of this queue; None for a key of another queue."""
+
     @property
     def known_url(self) -> str | None:
         """The URL of a cluster with the nodes that are known by now; None for a single server."""

@@ -195,24 +195,10 @@ async def _relations(service: Service, queue: Queue, job: Job) -> dict[str, Any]
 
 def place_of(service: Service, key: str) -> tuple[str, str]:
     """Returns the queue and the id of a job by its full key; the queue is empty if it is not served."""
-    best = ""
-    found = ("", key)
-    for queue in service.queues.values():
-        base = f"{queue._core.broker.keys.base}:"
-        if key.startswith(base) and len(base) > len(best):
-            best, found = base, (queue.name, key[len(base) :])
-    return found if best else _place_of_partition(service, key)
-
-
-def _place_of_partition(service: Service, key: str) -> tuple[str, str]:
-    """Returns the place of a job whose key names a partition of a served queue."""
-    for queue in service.queues.values():
-        start = f"{queue._core.prefix}:"
-        if queue._core.broker.partitions is not None and key.startswith(start):
-            name, _, job_id = key[len(start) :].partition(":")
-            if service.served(name.strip("{}")) == queue.name:
-                return queue.name, job_id
-    return "", key
+    places = [(queue.name, queue._core.broker.job_id_of(key)) for queue in service.queues.values()]
+    # A prefix may end like the name of another queue: the longest match leaves the shortest id.
+    known = [(name, job_id) for name, job_id in places if job_id is not None]
+    return min(known, key=lambda place: len(place[1]), default=("", key))
 
 
 def as_python(job: Job, data: Any, queue: str) -> str:
