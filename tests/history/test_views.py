@@ -14,7 +14,7 @@ pytest.importorskip("pyarrow")
 
 from oxcart.history.reader import LakeReader
 from oxcart.spark.lake.columns import VIEWED, public
-from oxcart.spark.lake.versions import Change
+from oxcart.spark.lake.versions import Change, LakeError
 from oxcart.spark.views.objectives import FILE
 from tests.history.histories import DAY, HOUR, MINUTE, Row, child, firing, job, metric, timing, weeks
 from tests.history.lakes import DAY as DATE
@@ -315,9 +315,15 @@ class TestCriticalPaths:
         for file in (*lake.head().of("jobs"), *lake.head().of("flows")):
             if file.day != "2026-11-04":
                 lake.place(file).unlink()
+        text = "SELECT flow_id, job_id FROM critical_paths"
         with LakeReader(lake, days=["2026-11-04"]) as reader:
-            found = list(reader.sql("SELECT flow_id, job_id FROM critical_paths ORDER BY step"))
-        assert found == [("sum2", "part2"), ("sum2", "sum2")]
+            assert list(reader.sql(f"{text} ORDER BY step")) == [("sum2", "part2"), ("sum2", "sum2")]
+        with LakeReader(lake) as reader:
+            found = list(reader.sql(f"{text} WHERE day = '2026-11-04' ORDER BY step"))
+            assert found == [("sum2", "part2"), ("sum2", "sum2")]
+            assert list(reader.sql(f"{text} WHERE day > '2026-11-05'")) == []
+            with pytest.raises(LakeError):
+                reader.sql(text)
 
 
 class TestSchedules:

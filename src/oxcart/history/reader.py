@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC
+from datetime import UTC, date, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from oxcart.history.asked import Days, asked_days
 from oxcart.model.errors import MissingExtra, ValidationError
 from oxcart.spark.lake.columns import STORED, VIEWED, public, unknown_table
 from oxcart.spark.lake.versions import Lake, LakeError, Version
@@ -145,7 +146,7 @@ class LakeReader:
         """
         _check_statement(self._connection, text)
         with _Explained():
-            self._open(_names(self._connection, text))
+            self._open(*_parsed(self._connection, text))
             return Answer(self._connection, text, parameters)
 
     def write_parquet(self, text: str, path: Path) -> None:
@@ -157,22 +158,24 @@ class LakeReader:
         """
         _check_statement(self._connection, text)
         with _Explained():
-            self._open(_names(self._connection, text))
+            self._open(*_parsed(self._connection, text))
             self._connection.sql(text).write_parquet(str(path), compression="zstd")
 
-    def _open(self, names: Iterable[str]) -> None:
-        """Creates views of some tables."""
+    def _open(self, names: Iterable[str], tree: Any = None) -> None:
+        """Creates views of some tables, which a query names."""
         for name in sorted(set(names) - self._opened):
-            view = VIEWS.get(name)
+            view, asked = VIEWS.get(name), None
             if view is None:
                 text = self._stored(name, self._chosen([name]))
             elif view.parts:
-                text = self._computed(view)
+                asked = asked_days(tree, name)
+                text = self._computed(view, asked)
             else:
                 self._open(view.sources)
                 text = view.text(DUCKDB, load_objectives(self._lake.root))
-            self._connection.execute(f'CREATE VIEW "{name}" AS {text}')
-            self._opened.add(name)
+            self._connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS {text}')
+            if asked is None:  # the next query may ask for other days
+                self._opened.add(name)
 
     def _known_days(self, tables: Iterable[str]) -> set[str]:
         return {file.day for table in tables for file in self.version.of(table)}
@@ -184,11 +187,18 @@ class LakeReader:
         known = self._known_days(tables) if self._days is None else self._days
         return sorted(day for day in known if day >= self._since_day)
 
-    def _computed(self, view: View) -> str:
-        """Computes the parts of a view; returns its query."""
-        days = needed = self._chosen(view.sources)
-        if days is not None and view.reach is not None:
-            needed = view.reach(DUCKDB, self._ask, sorted(self._known_days(view.sources)), days)
+    def _computed(self, view: View, asked: Days | None) -> str:
+        """Computes the parts of a view for the days that a query asks for; returns its query."""
+        days = needed = None
+        if asked is not None or self._days is not None or self._since_day:
+            known = sorted(self._known_days(view.sources))
+            # A row may be of a day that has no file of a source.
+            candidates = _calendar(known) if self._days is None else sorted(self._days)
+            days = needed = [
+                day for day in candidates if day >= self._since_day and (asked is None or asked(day))
+            ]
+            if view.reach is not None:
+                needed = view.reach(DUCKDB, self._ask, known, days)
         for part in view.parts:
             sources = ", ".join(f'"{name}" AS ({self._stored(name, needed)})' for name in part.sources)
             head = f"WITH {sources} SELECT * FROM" if sources else "FROM"
@@ -199,7 +209,7 @@ class LakeReader:
     def _compute(self, part: Part, text: str) -> None:
         added = part.adds
         if added is None:
-            self._connection.execute(f'CREATE TEMP TABLE "{part.name}" AS {text}')
+            self._connection.execute(f'CREATE OR REPLACE TEMP TABLE "{part.name}" AS {text}')
             return
         # A function of Python would need numpy.
         names, kinds = zip(*(column.split(" ") for column in added.columns.split(", ")), strict=True)
@@ -207,7 +217,8 @@ class LakeReader:
         values = [dict(zip(names, (*row, added.function(*row)), strict=True)) for row in rows]
         form = [dict(zip(names, map(_type, kinds), strict=True))]
         self._connection.execute(
-            f'CREATE TEMP TABLE "{part.name}" AS SELECT unnest(from_json(?::JSON, ?), recursive := true)',
+            f'CREATE OR REPLACE TEMP TABLE "{part.name}" AS '
+            "SELECT unnest(from_json(?::JSON, ?), recursive := true)",
             [msgspec.json.encode(values).decode(), msgspec.json.encode(form).decode()],
         )
 
@@ -281,8 +292,8 @@ def _check_statement(connection: duckdb.DuckDBPyConnection, text: str) -> None:
         raise ValidationError("query", "one SELECT", shown)
 
 
-def _names(connection: duckdb.DuckDBPyConnection, text: str) -> set[str]:
-    """Returns the tables of the lake that a query names.
+def _parsed(connection: duckdb.DuckDBPyConnection, text: str) -> tuple[set[str], Any]:
+    """Returns the tables of the lake that a query names, and its tree.
 
     Raises:
         ValidationError: One of them does not exist.
@@ -300,7 +311,7 @@ def _names(connection: duckdb.DuckDBPyConnection, text: str) -> set[str]:
     )
     if unknown:
         raise unknown_table(unknown[0])
-    return found & (STORED.keys() | VIEWED.keys())
+    return found & (STORED.keys() | VIEWED.keys()), tree
 
 
 def _named_by(tree: Any) -> tuple[set[str], frozenset[str]]:
@@ -319,6 +330,14 @@ def _named_by(tree: Any) -> tuple[set[str], frozenset[str]]:
         elif isinstance(node, list):
             waiting += node
     return named, frozenset(own)
+
+
+def _calendar(known: Sequence[str]) -> list[str]:
+    """Returns all days from a week before the first known one to the last."""
+    if not known:
+        return []
+    first, last = date.fromisoformat(known[0]) - timedelta(weeks=1), date.fromisoformat(known[-1])
+    return [(first + timedelta(days=number)).isoformat() for number in range((last - first).days + 1)]
 
 
 def _first_line(error: Exception) -> str:
