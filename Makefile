@@ -330,5 +330,5 @@ model: install  ## every interleaving of 3 workers and 3 jobs in a model of the 
 	$(BIN)/python -m tests.explorer $(MODEL)
 
 .PHONY: fuzz
-fuzz: install  ## scripts, codecs, commands, pages and reports on hostile keys, records, arguments and texts; FUZZ=1000
-	OXCART_FUZZ=$(or $(FUZZ),300) $(BIN)/pytest -q --timeout 7200 tests/fuzz
+fuzz: install  ## scripts, codecs, commands, pages and reports on hostile keys, records, arguments and texts; FUZZ=1000 SEED=7
+	OXCART_FUZZ=$(or $(FUZZ),300) OXCART_FUZZ_SEED=$(or $(SEED),0) $(BIN)/pytest -q --timeout 7200 tests/fuzz

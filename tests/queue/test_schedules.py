@@ -401,6 +401,21 @@ class TestPaused:
         assert desk.next_ms() == due
         assert desk.waiting() == [f"repeat:s:{due}"]
 
+    @pytest.mark.parametrize(
+        "spoiled",
+        [{"every": "often"}, {"every": "0"}, {"every": "nan"}, {"offset": "inf"}, {"startDate": "inf"}],
+    )
+    async def test_a_record_that_a_peer_spoiled_has_no_next_run(
+        self, desk: Desk, store: redis.Redis, spoiled: dict[str, str]
+    ) -> None:
+        await desk.upsert(Schedule(every=HOUR))
+        assert await desk.broker.schedules.pause("s")
+        for field, value in spoiled.items():
+            store.hset("bull:q:repeat:s", field, value)
+        before = desk.waiting()
+        assert not await desk.broker.schedules.resume("s")
+        assert desk.waiting() == before
+
     async def test_a_due_run_is_the_last_until_it_is_resumed(self, desk: Desk) -> None:
         await desk.upsert(Schedule(every=HOUR))
         desk.now += 1

@@ -437,3 +437,32 @@ async def test_an_entry_that_is_left_over_does_not_run_a_job_again(desk: Desk) -
     assert desk.waiting() == []
     await desk.broker().retry_job(job_id, "completed")  # asked for, it runs
     assert [one.id for one in await desk.claim()] == [job_id]
+
+
+@pytest.mark.parametrize("facts", [b"\x05", b"\xc1", b"", b"\x90", b"\x93\xa1x\xa1y\xa1z"])
+async def test_facts_that_a_peer_spoiled_count_as_absent(desk: Desk, facts: bytes) -> None:
+    spoiled = [await desk.add() for _ in range(3)]
+    for job_id in spoiled:
+        desk.store.hset("bridge:ox:facts", job_id, facts)
+    await desk.broker().remove_job(spoiled[0])
+    await desk.broker().cancelling.cancel([spoiled[1]], "no", force=True)
+    healthy = await desk.add()
+    claimed = {job.id for job in await desk.claim(5)}
+    desk.clock.now += 10_000  # the list is read again after a pause
+    claimed |= {job.id for job in await desk.claim(5)}
+    assert claimed == {spoiled[2], healthy}
+
+
+async def test_a_dependent_whose_due_time_is_no_number_is_released(desk: Desk) -> None:
+    first = await desk.active()
+    dependent = await desk.add(after=(first.id,))
+    desk.store.hset(f"bridge:ox:job:{dependent}", "due", "soon")
+    await desk.end(first)
+    assert [job.id for job in await desk.claim()] == [dependent]
+
+
+async def test_a_scan_goes_on_though_the_time_of_the_last_one_is_no_number(desk: Desk) -> None:
+    job_id = await desk.add()
+    head = desk.waiting()[0]
+    desk.store.hset("bridge:ox:scan", mapping={"head": head, "tail": head, "done": "never"})
+    assert [job.id for job in await desk.claim()] == [job_id]

@@ -27,6 +27,18 @@ class Kind(NamedTuple):
     priority: int
 
 
+def _kind(packed: bytes) -> Kind | None:
+    """Returns the kind in stored facts; None where a peer has spoiled them, as the scripts judge it."""
+    try:
+        facts = msgpack.unpackb(packed, unicode_errors="surrogateescape")
+    except (ValueError, msgpack.UnpackException):
+        return None
+    match facts:
+        case [str(job_type), str(lane), int(priority), int(), int(), int()]:
+            return Kind(job_type, lane, priority)
+    return None
+
+
 Place = Literal["waiting", "active", "delayed", "pending", "dead"]
 
 #: Ids per read, and records per read.
@@ -58,8 +70,8 @@ class Census:
         facts = await self._caller.command("HMGET", self._keys.facts(), *ids)
         found: dict[bytes, Kind] = {}
         for one, packed in zip(ids, facts, strict=True):
-            if packed is not None:
-                found[one] = Kind(*msgpack.unpackb(packed, unicode_errors="surrogateescape")[:3])
+            if packed is not None and (kind := _kind(packed)) is not None:
+                found[one] = kind
         strange = [one for one in ids if one not in found and one not in self._read]
         if len(self._read) + len(strange) > MOST_READ:
             self._read = {}

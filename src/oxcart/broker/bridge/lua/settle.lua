@@ -38,7 +38,7 @@ for _, id in ipairs(ids) do
   local job = P .. "ox:job:" .. id
   local known = call("HMGET", job, "depends", "due", "foreign", "ended")
   local unmet = {}
-  local depends = known[1] and cmsgpack.unpack(known[1]) or {}
+  local depends = unpacked(known[1]) or {}
   for _, other in ipairs(depends) do
     local status = call("GET", P .. "jobs:status:" .. other)
     -- A firing that was queued behind another waits for its end, whatever the outcome.
@@ -61,7 +61,7 @@ for _, id in ipairs(ids) do
     call("ZREM", P .. "ox:pending", id)
     call("HDEL", job, "depends", "due", "foreign", "ended")
     local facts = facts_of(id)
-    local due = tonumber(known[2] or 0)
+    local due = tonumber(known[2] or nil) or 0
     if known[3] then
       if facts then
         list_job(id, facts, false)
@@ -71,10 +71,11 @@ for _, id in ipairs(ids) do
       end
     elseif due > tonumber(time_of(ARGV[3])) then
       call("SET", P .. "jobs:status:" .. id, "delayed")
-      call("ZADD", P .. "jobs:delayed", known[2], id)
+      local score = string.format("%.0f", due)
+      call("ZADD", P .. "jobs:delayed", score, id)
       call("HSET", job, "ox:moved", time_of(ARGV[3]))
       if facts then
-        emit(facts[1], "delayed", id, "delay", known[2])
+        emit(facts[1], "delayed", id, "delay", score)
       end
     else
       make_ready(id, facts, false)

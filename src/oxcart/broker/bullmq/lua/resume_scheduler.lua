@@ -18,7 +18,7 @@ end
 max_events(P)
 local kept = call("HMGET", record, "name", "data", "every", "offset", "startDate")
 local every, at = tonumber(kept[3] or nil), tonumber(ARGV[6])
-if every then
+if every and every >= 1 then
   local offset = tonumber(kept[4] or nil) or 0
   local after = math.max(now, (tonumber(kept[5] or nil) or 0) - 1)
   at = (math.floor((after - offset) / every) + 1) * every + offset
@@ -28,6 +28,9 @@ if every then
     end
     at = at + every
   end
+end
+if not at or not (at < PAUSED) then
+  return 0 -- a peer has spoiled the interval or the offset: there is no next run
 end
 if call("EXISTS", P .. run_id(scheduler, at)) == 1 then
   return every and -11 or -10

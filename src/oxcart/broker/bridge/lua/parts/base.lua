@@ -28,8 +28,22 @@ local function emit(job_type, event, id, ...)
   call("XADD", P .. "ox:events:" .. job_type, "MAXLEN", "~", most, "*", "event", event, "jobId", id, ...)
 end
 
+-- Returns a stored list, or nil: what a peer has spoiled counts as absent, because a call that fails would fail again.
+local function unpacked(packed)
+  local fine, list = pcall(cmsgpack.unpack, packed or "")
+  return fine and type(list) == "table" and list or nil
+end
+
 -- Returns the facts of a job: { type, lane, priority, max concurrent, max per minute, position }, or nil.
+local function read_facts(packed)
+  local facts = unpacked(packed)
+  if facts and type(facts[1]) == "string" and type(facts[2]) == "string" and type(facts[3]) == "number"
+    and type(facts[4]) == "number" and type(facts[5]) == "number" and type(facts[6]) == "number" then
+    return facts
+  end
+  return nil
+end
+
 local function facts_of(id)
-  local packed = call("HGET", P .. "ox:facts", id)
-  return packed and cmsgpack.unpack(packed) or nil
+  return read_facts(call("HGET", P .. "ox:facts", id))
 end

@@ -59,8 +59,8 @@ local function scan(asked)
   local at = tonumber(state[1] or nil)
   if not at then
     local head, tail = call("LINDEX", WAITING, 0), call("LINDEX", WAITING, -1)
-    if head == state[3] and tail == state[4] and asked.now - tonumber(state[5] or 0) < PASS_AGAIN
-      and asked.now >= tonumber(state[5] or 0) then
+    local done = tonumber(state[5] or nil) or 0
+    if head == state[3] and tail == state[4] and asked.now - done < PASS_AGAIN and asked.now >= done then
       return {}, 0
     end
     at = 0
@@ -81,7 +81,7 @@ local function scan(asked)
     end
     local known = #unlisted > 0 and call("HMGET", P .. "ox:facts", unpack(unlisted))
     for i, id in ipairs(unlisted) do
-      local facts = known[i] and cmsgpack.unpack(known[i])
+      local facts = read_facts(known[i])
       if facts and facts[6] ~= UNREAD then
         list_job(id, facts, false)
         relisted = relisted + 1
