@@ -121,7 +121,16 @@ async def test_a_wrong_flow_writes_nothing(
 
 async def test_a_schedule_runs_now_beside_its_own_runs(queue: Queue, serve: Serve) -> None:
     await queue.schedules.upsert(
-        "nightly", cron="0 3 * * *", name="report", data={"of": "sales"}, attempts=7, priority=3
+        "nightly",
+        cron="0 3 * * *",
+        start=1_700_000_000_000,
+        name="report",
+        data={"of": "sales"},
+        attempts=7,
+        priority=3,
+        timeout="90s",
+        tags={"tenant": "acme"},
+        backoff={"type": "linear", "delay": 250},
     )
     before = await queue.schedules.get("nightly")
     client = await serve(queue)
@@ -131,6 +140,16 @@ async def test_a_schedule_runs_now_beside_its_own_runs(queue: Queue, serve: Serv
     assert (job["type"], job["state"], job["max_attempts"], job["priority"]) == ("report", "scheduled", 7, 3)
     assert (await client.get(f"/api/v1/jobs/{job['id']}?payload=true")).json()["payload"] == {"of": "sales"}
     assert await queue.schedules.get("nightly") == before
+    stored = await queue.jobs.get(job["id"])
+    assert stored is not None
+    assert (stored.options.timeout, stored.tags, stored.options.backoff.type) == (
+        90_000, {"tenant": "acme"}, "linear",
+    )  # fmt: skip
+    shown = (await client.get("/api/v1/queues/q/schedules/nightly")).json()
+    assert (shown["start"], shown["end"], shown["offset_ms"]) == ("2023-11-14T22:13:20.000Z", None, None)
+    assert (shown["max_attempts"], shown["priority"], shown["timeout_ms"], shown["tags"]) == (
+        7, 3, 90_000, {"tenant": "acme"},
+    )  # fmt: skip
     assert (await client.post("/api/v1/queues/q/schedules/none/run")).status_code == 404
 
 

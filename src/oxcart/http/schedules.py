@@ -19,6 +19,7 @@ from oxcart.http.routes import Api, answers
 from oxcart.http.service import Service, look
 from oxcart.http.times import parse_go_ms, parse_time_ms, rfc3339_ms
 from oxcart.model.errors import ValidationError
+from oxcart.model.priority import Priority
 from oxcart.model.schedule import Scheduler
 from oxcart.queue import Queue
 
@@ -55,6 +56,13 @@ class ScheduleBody(msgspec.Struct, kw_only=True):
     next_job_id: str | None
     runs: int | None
     limit: int | None
+    offset_ms: int | None
+    start: values.Time | None
+    end: values.Time | None
+    priority: int
+    max_attempts: int
+    timeout_ms: Annotated[int | None, Meta(description="null for no timeout of its own.")]
+    tags: dict[str, str]
     payload: Any
     payload_hidden: Annotated[bool, Meta(description="The caller may not read the payload.")]
 
@@ -147,7 +155,7 @@ async def _read(service: Service, queue: str, schedule_id: str) -> ScheduleBody:
     opt=OPERATE,
 )
 async def run(service: Api, name: FromPath[str], schedule_id: FromPath[str]) -> values.JobBody:
-    """Adds a job of the schedule's type, payload, attempts and priority now; other runs keep their times."""
+    """Adds a job with the payload and options of the schedule's runs now; other runs keep their times."""
     queue = service.queue(name)
     found = await queue.schedules.get(schedule_id)
     if found is None:
@@ -161,14 +169,13 @@ async def run(service: Api, name: FromPath[str], schedule_id: FromPath[str]) -> 
 
 
 async def run_now(service: Service, queue: Queue, found: Scheduler) -> JobHandle[Any]:
-    """Adds a job as the schedule's next run, with its attempts and priority; the schedule stays as it is."""
-    attempts, priority = found.options.get("attempts"), found.options.get("priority")
+    """Adds a job with the payload and the options of the schedule's runs; the schedule stays as it is."""
+    options = found.job_options.replace(job_id=service.new_id(queue), delay=0, timestamp=None)
     # The five formal names are the numbers 0 to 4 of the wire; of such a queue a peer may have others.
-    if queue._core.priorities is not None and priority not in range(5):
-        priority = None
-    options = {"attempts": attempts, "priority": priority, "job_id": service.new_id(queue)}
-    given: dict[str, Any] = {field: value for field, value in options.items() if value is not None}
-    return await queue.add(found.name, found.data, **given)
+    if queue._core.priorities is not None and options.priority not in range(5):
+        options = options.replace(priority=Priority.NORMAL)
+    (handle,) = await queue._add([(found.name, found.data, options)])
+    return handle
 
 
 @post(
@@ -225,6 +232,13 @@ def _body(service: Service, queue: str, one: Scheduler) -> ScheduleBody:
         next_job_id=one.next_job_id,
         runs=one.runs,
         limit=one.schedule.limit,
+        offset_ms=one.schedule.offset,
+        start=None if one.schedule.start is None else rfc3339_ms(one.schedule.start),
+        end=None if one.schedule.end is None else rfc3339_ms(one.schedule.end),
+        priority=one.job_options.priority,
+        max_attempts=max(one.job_options.attempts, 1),
+        timeout_ms=timeout if isinstance(timeout := one.job_options.timeout, int) else None,
+        tags=dict(one.job_options.tags or {}),
         payload=values.plain(service.masks.apply(one.data)) if visible else None,
         payload_hidden=not visible,
     )

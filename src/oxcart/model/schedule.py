@@ -15,6 +15,7 @@ from oxcart.model.cron import parse_cron, zone_offset
 from oxcart.model.duration import Duration, parse_ms
 from oxcart.model.errors import ValidationError
 from oxcart.model.names import check_job_name
+from oxcart.model.options import DEFAULT_OPTIONS, JobOptions
 
 #: A point in time: a datetime with a zone, ISO text with an offset, or ms since 1970.
 Instant = datetime | str | int
@@ -152,6 +153,7 @@ class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
             not count.
         data: The payload of its runs.
         options: The options of its runs, as on the wire.
+        job_options: The same as jobs have them.
         legacy: A repeatable job of an older version. BullMQ 5 and Oxcart continue it; BullMQ 6 adds no
             further run. Set it again as a schedule, and remove this one.
         names_runs: Whether the next run has its id already.
@@ -165,6 +167,7 @@ class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
     runs: int | None = None
     data: Any = None
     options: dict[str, Any] = {}
+    job_options: JobOptions = DEFAULT_OPTIONS
     legacy: bool = False
     names_runs: bool = True
     declared_by: str | None = None

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from oxcart.broker.bridge import codec, members, records
+from oxcart.broker.bridge.jobs import options_of
 from oxcart.broker.bridge.keys import BridgeKeys
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.caller import Caller
@@ -398,6 +399,7 @@ def _scheduler(job_id: str, raw: bytes, score: bytes, fired: bytes | None) -> Sc
         runs=int(fired or 0),
         data=members.decoded(record.payload),
         options={key: record.ox[key] for key in ("missed", "overlap") if key in record.ox},
+        job_options=options_of(record),
         names_runs=False,
         declared_by=by if isinstance(by := record.ox.get("by"), str) else None,
     )

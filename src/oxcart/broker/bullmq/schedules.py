@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from oxcart.broker.bullmq.claimed import BullMQClaim
-from oxcart.broker.bullmq.codec import encode_options
+from oxcart.broker.bullmq.codec import encode_options, options_of
 from oxcart.broker.bullmq.runs import NextRun, first_run, next_run, read_repeat, resumed_run
 from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.capabilities import BULLMQ
@@ -318,6 +318,7 @@ def _decode(scheduler_id: str, next_ms: float, flat: list[bytes]) -> Scheduler:
         runs=None if runs is None else count_of(runs),
         data=data,
         options=_object(fields.get(b"opts")),
+        job_options=options_of(fields),
         legacy=runs is None,
         declared_by=text(FIELD_DECLARED_BY.encode()),
     )
