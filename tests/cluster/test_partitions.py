@@ -12,9 +12,12 @@ import pytest
 
 from oxcart import Queue, Worker
 from oxcart.broker.port import Ask, ClaimedJob, Outcome, OutcomeKind
+from oxcart.engine.duty import Duty
+from oxcart.engine.recovery import Promotion
 from oxcart.model.errors import Unacknowledged
+from oxcart.model.partitions import partition_of
 from tests.cluster.conftest import Masters
-from tests.servers import ValkeyCluster
+from tests.servers import ValkeyCluster, ValkeyServer
 from tests.signals import eventually
 
 #: Seconds within which work must resume, on a machine that may pause.
@@ -157,8 +160,39 @@ async def test_random_operations_equal_a_model(masters: Masters, seed: int) -> N
 
 @pytest.fixture
 def cluster() -> Iterator[ValkeyCluster]:
-    with ValkeyCluster(replicas=1, node_timeout=2000) as cluster:
+    # Long, so that living partitions have to go on for some time before the failover.
+    with ValkeyCluster(replicas=1, node_timeout=10_000) as cluster:
         yield cluster
+
+
+def serves(node: ValkeyServer, slot: int) -> int:
+    """Returns the port of the master that serves a slot, as a node knows it."""
+    with node.client() as client:
+        for first, last, master, *_ in client.execute_command("CLUSTER", "SLOTS"):
+            if first <= slot <= last:
+                return int(master[1])
+    raise AssertionError(f"no node serves slot {slot}")
+
+
+@pytest.mark.slow
+async def test_idle_partitions_are_maintained_by_one_worker(masters: Masters) -> None:
+    """Each is in a slot of its own: without an election every worker ran the loops of each."""
+    queue = Queue("events", url=masters.url, partitions=8)
+    queue.fallback(lambda: None)
+
+    def promoting() -> int:
+        return sum(task.get_name() == f"oxcart-{Promotion.name}" for task in asyncio.all_tasks())
+
+    def electing() -> int:
+        return sum(task.get_name() == f"oxcart-{Duty.name}" for task in asyncio.all_tasks())
+
+    async with Worker(queue).running() as one, Worker(queue).running():
+        assert (promoting(), electing()) == (0, 2)
+        later = await queue.add("n", delay="8s", partition_key="k3")
+        await eventually(lambda: promoting() == 1, "one worker maintains the partition with a job", LIMIT)
+        one.stop()
+        await later.result(LIMIT)
+    await queue.close()
 
 
 @pytest.mark.slow
@@ -196,11 +230,20 @@ async def test_a_master_killed_under_load_stops_only_its_partitions(cluster: Val
                 pass
             n += 1
 
+    lost = next(one.slot or 0 for at, one in enumerate(spread.brokers()) if at not in living)
+    other = next(node for node in cluster.nodes if node is not dead)
+    keys = {at: next(f"k{n}" for n in range(1000) if partition_of(f"k{n}", 8) == at) for at in living}
+
     async with Worker(queue, concurrency=10, lock_duration="5s", stalled_interval="1s").running():
         load = [asyncio.create_task(produce(first)) for first in range(0, 800_000, 100_000)]
         await eventually(lambda: len(ran) > 100, "load", LIMIT)
         await asyncio.to_thread(dead.kill)
         is_killed.set()
+        since = range(900_000, 900_000 + 10 * len(living))
+        for n in since:
+            await queue.add("note", {"n": n}, partition_key=keys[living[n % len(living)]])
+        await eventually(lambda: ran.keys() >= set(since), "jobs of living partitions run", LIMIT)
+        assert serves(other, lost) == dead.port, "they went on before the failover"
         await eventually(lambda: len(meanwhile) > 50, "adds go on", LIMIT)
         await eventually(lambda: ran.keys() & set(meanwhile), "jobs go on", LIMIT)
         stop.set()

@@ -8,12 +8,14 @@ looks every few seconds which queues have jobs, and runs the loops of these (doc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from oxcart.broker.port import Outage, ServedBroker
 from oxcart.engine.looper import Looper
+from oxcart.model.errors import BrokerError
 
 #: Queues of one server up to which a worker runs the loops of each.
 FEW = 4
@@ -63,7 +65,6 @@ class Duty(Looper):
     ) -> None:
         super().__init__(f"{brokers[0].queue} and {len(brokers) - 1} others")
         self._brokers = brokers
-        self._first = min(brokers, key=lambda broker: broker.queue)
         self._group = group_of(brokers, settings)
         self._worker_id = worker_id
         self._loops_of = loops_of
@@ -83,7 +84,7 @@ class Duty(Looper):
 
     async def tick(self) -> float | None:
         """Keeps or takes the duty; on duty, starts and ends the loops of queues."""
-        left_ms = await self._first.take_duty(self._group, self._worker_id, round(self._life))
+        left_ms = await self._elect()
         self.is_on = left_ms == 0
         if not self.is_on:
             self._end(list(self._running))
@@ -102,8 +103,41 @@ class Duty(Looper):
         if running:
             await asyncio.wait(running)
 
+    async def _elect(self) -> int:
+        """Takes or keeps the duty; returns 0, or the ms until another worker may.
+
+        The partitions of a queue on a cluster are on several masters: if the first is away, the next decides.
+        """
+        sites = {
+            broker.site: broker for broker in sorted(self._brokers, key=lambda one: one.queue, reverse=True)
+        }
+        *others, last = reversed(sites.values())
+        for broker in others:
+            with contextlib.suppress(BrokerError, TimeoutError):
+                async with asyncio.timeout(self._life / TERMS / 1000):
+                    return await broker.take_duty(self._group, self._worker_id, round(self._life))
+        return await last.take_duty(self._group, self._worker_id, round(self._life))
+
+    async def _with_work(self) -> set[int]:
+        """Returns the indexes of queues that have jobs; those of a server that is away count too."""
+        sites: dict[Hashable, list[int]] = {}
+        for index, broker in enumerate(self._brokers):
+            sites.setdefault(broker.site, []).append(index)
+
+        async def ask(indexes: list[int]) -> list[int]:
+            here = [self._brokers[index] for index in indexes]
+            if len(sites) == 1:
+                return [indexes[place] for place in await here[0].with_work(here)]
+            try:
+                async with asyncio.timeout(LOOK):
+                    return [indexes[place] for place in await here[0].with_work(here)]
+            except (BrokerError, TimeoutError):
+                return indexes
+
+        return {index for found in await asyncio.gather(*map(ask, sites.values())) for index in found}
+
     async def _look(self) -> None:
-        found = set(await self._first.with_work(self._brokers))
+        found = await self._with_work()
         for index in found:
             self._quiet[index] = 0
             if index not in self._running:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from oxcart.broker.connection import Reconnect
 from oxcart.broker.port import Outage, ServedBroker
@@ -14,6 +14,7 @@ from oxcart.engine.recovery import Promotion, SignsOfLife, StalledCheck
 from oxcart.engine.skew import SkewWatch
 from oxcart.engine.unroutable import Unroutable
 from oxcart.engine.waiter import by_slot
+from oxcart.model.partitions import split_partition
 
 
 def maintenance_of(
@@ -28,7 +29,8 @@ def maintenance_of(
     """Returns the maintenance loops of a worker.
 
     With more than `FEW` queues on a server the worker takes part in an election for that server instead, and
-    the loops of a queue run in the worker on duty, while the queue has jobs.
+    the loops of a queue run in the worker on duty, while the queue has jobs. More than `FEW` partitions of a
+    queue on a cluster have an election together, though each is in a slot of its own.
 
     Args:
         brokers: The worker's queues.
@@ -44,14 +46,29 @@ def maintenance_of(
     def loops_of(broker: ServedBroker, is_first: bool) -> list[Looper]:
         return _upkeep([broker], check, outage, reconnect, worker_id, notes=is_first)
 
+    spread = partitions_of(brokers)
+    loops += [Duty(parts, settings, worker_id, outage, loops_of, start) for parts in spread]
+    elected = {broker for parts in spread for broker in parts}
     for indexes in by_slot(brokers):
-        here = [brokers[index] for index in indexes]
-        loops.append(SkewWatch(here[0]))
+        loops.append(SkewWatch(brokers[indexes[0]]))
+        here = [brokers[index] for index in indexes if brokers[index] not in elected]
+        if not here:
+            continue
         if len(here) <= FEW or here[0].namespace is not None:
             loops += _upkeep(here, check, outage, reconnect, worker_id)
         else:
             loops.append(Duty(here, settings, worker_id, outage, loops_of, start))
     return loops
+
+
+def partitions_of(brokers: Sequence[ServedBroker]) -> list[list[ServedBroker]]:
+    """Groups the partitions of each queue on a cluster that has more than `FEW` of them."""
+    found: dict[Hashable, list[ServedBroker]] = {}
+    for broker in brokers:
+        part = None if broker.slot is None else split_partition(broker.queue)
+        if part is not None:
+            found.setdefault((broker.server, part[0]), []).append(broker)
+    return [parts for parts in found.values() if len(parts) > FEW]
 
 
 def _upkeep(
