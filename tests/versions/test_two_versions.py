@@ -75,6 +75,9 @@ class Fleet:
     def add(self, version: str, count: int) -> subprocess.Popen[str]:
         return self._run("add", version, str(count))
 
+    def steer(self, version: str) -> subprocess.Popen[str]:
+        return self._run("steer", version)
+
     def close(self) -> None:
         for version in list(self._workers):
             self.stop(version)
@@ -156,6 +159,41 @@ async def test_a_fleet_rolls_forward_and_back_under_load(fleet: Fleet, url: str,
         assert {job.stalled_count for job in jobs} == {0}
         assert {job.attempts_made for job in jobs} == {1, 2}
         assert set(Counter(job.return_value for job in jobs)) == {"before", "now"}
+
+
+@pytest.mark.parametrize(("worker", "producer"), [("before", "now"), ("now", "before")])
+async def test_one_version_steers_the_jobs_of_the_other(
+    fleet: Fleet, url: str, protocol: str, worker: str, producer: str
+) -> None:
+    """Flows, schedules, cancellations and replays reach a worker of the other version."""
+    fleet.start(worker)
+    shown, _ = fleet.steer(producer).communicate(timeout=LIMIT)
+    doomed, endless, *flows = shown.split()
+    async with open_queue(url, protocol) as queue:
+
+        async def replayed() -> bool:
+            job = await queue.jobs.get(doomed)
+            return (
+                job is not None and job.attempts_started == 2 and await queue.jobs.state(doomed) == "failed"
+            )
+
+        await eventually(replayed, "the dead letter ran again", LIMIT)
+        cancelled = await queue.jobs.get(endless)
+        assert cancelled is not None
+        assert (cancelled.state, cancelled.failed_reason) == ("cancelled", "no longer wanted")
+        for parent in flows:
+
+            async def gathered(parent: str = parent) -> bool:
+                job = await queue.jobs.get(parent)
+                return job is not None and job.return_value == [worker] * 3
+
+            await eventually(gathered, "the flow's parent has the results of its children", LIMIT)
+
+            async def ticked() -> bool:
+                jobs = await queue.jobs.list("completed", limit=100)
+                return [job.return_value for job in jobs if job.name == "tick"] == [worker] * 2
+
+            await eventually(ticked, "the schedule made its two runs", LIMIT)
 
 
 async def _has(queue: Queue, count: int) -> bool:
