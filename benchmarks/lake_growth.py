@@ -1,6 +1,6 @@
 """Measures what a refresh of silver and gold costs, and that it does not grow with what the lake has.
 
-    python -m benchmarks.lake_growth [--only queues ingests attempts count idle live] [--rounds 5]
+    python -m benchmarks.lake_growth [--only queues ingests attempts days count idle live] [--rounds 5]
                                      [--attempts 500000] [--copies 4 4] [--seconds 60] [--check]
 
 Each question has two lakes, whose bronze is written by hand: a small one and a grown one. New jobs arrive in
@@ -12,7 +12,9 @@ JVM without its compilers, and of new files and commits; the ratio is that of CP
 - ingests: 50 new jobs after 4 and after 5 000 batches that were built from and are not compacted;
 - attempts: 1 000 new jobs on an empty day and on a day of 200 000 attempts, or of ``--attempts``. With
   ``--copies 4 4`` the day is measured again with each settled file four times, and sixteen times: building
-  8 000 000 attempts takes an hour, and a refresh that read settled rows would read the copies too.
+  8 000 000 attempts takes an hour, and a refresh that read settled rows would read the copies too;
+- days: 20 new jobs in each of 100 queues, in a lake of one day and in one of 400 days. The earlier days have
+  the files of the built one and notes of their own, because building them takes hours.
 
 Three further figures have one lake each:
 
@@ -34,6 +36,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +45,7 @@ from tests.servers import ValkeyServer, wait_until
 
 from benchmarks.processes import cpu_seconds
 from oxcart.broker.export import ATTEMPTS, EVENTS
+from oxcart.spark.build.notes import Basis, Built, Ledger, write_notes
 from oxcart.spark.lake.bronze import write_rows
 from oxcart.spark.lake.columns import BUILDS
 from oxcart.spark.lake.tables import TABLES
@@ -145,6 +149,7 @@ class Question(msgspec.Struct, frozen=True):
         grown: The sizes of the grown lake.
         jobs: New jobs per queue and round.
         bound: The most that the grown lake may cost, as a multiple of the small one.
+        days: Days of the grown lake; the small one has one.
     """
 
     name: str
@@ -152,12 +157,14 @@ class Question(msgspec.Struct, frozen=True):
     grown: tuple[int, int, int]
     jobs: int
     bound: float
+    days: int = 1
 
 
 QUESTIONS = (
     Question("queues", (1, 4, 100), (100, 4, 100), 20, 2.0),
     Question("ingests", (1, 4, 5_000), (1, 5_000, 5_000), 50, 1.2),
     Question("attempts", (1, 4, 100), (1, 4, 200_000), 1_000, 1.3),
+    Question("days", (100, 4, 100), (100, 4, 100), 20, 1.2, days=400),
 )
 
 
@@ -168,9 +175,10 @@ class Grown:
         spark: The session.
         root: The lake's folder.
         sizes: Queues, ingests and attempts of the day.
+        days: How many days it has.
     """
 
-    def __init__(self, spark: SparkSession, root: Path, sizes: tuple[int, int, int], copies: int = 1) -> None:
+    def __init__(self, spark: SparkSession, root: Path, sizes: tuple[int, int, int], days: int = 1) -> None:
         from oxcart.spark.build.builder import Builder
 
         queues, ingests, attempts = sizes
@@ -181,6 +189,32 @@ class Grown:
         for day in self._days:
             day.add(max(1, attempts // queues), MIDNIGHT, EVENING - 60_000, max(1, ingests // queues))
         self._builder.refresh()
+        if days > 1:
+            self._age(days)
+
+    def _age(self, days: int) -> None:
+        """Adds days before the day that was built: with its files, and notes that lead up to its notes."""
+        head, stage = self._lake.head(), self._lake.staging()
+        first = datetime.fromtimestamp(MIDNIGHT / 1000, UTC).date() - timedelta(days=days - 1)
+        known = Ledger(self._lake).look(head).of(str(first + timedelta(days=days - 1)))
+        made, before = [], ""
+        for day in (str(first + timedelta(days=at)) for at in range(days - 1)):
+            noted = {queue: Built(Basis(before, "", False), MIDNIGHT, "") for queue in known}
+            made += write_notes(self._lake, day, noted)
+            for file in head.files.values():
+                if not file.pending and file.table != BUILDS:
+                    link = stage / f"{Path(file.path).stem}-{day}.parquet"
+                    os.link(self._lake.root / file.path, link)
+                    made.append(self._lake.take(link, file.table, day))
+            before = day
+        stage.rmdir()
+        old = head.of(BUILDS)
+        noted = {
+            queue: msgspec.structs.replace(one, basis=msgspec.structs.replace(one.basis, before=before))
+            for queue, one in known.items()
+        }
+        made += write_notes(self._lake, old[0].day, noted)
+        self._lake.publish(Change("age", add=made, remove=frozenset(file.path for file in old)))
 
     def copy(self, copies: int) -> None:
         """Makes each settled file of the day so many."""
@@ -219,7 +253,7 @@ def ask(
     """Yields how often the grown lake has each settled file, the medians of both lakes, and their ratio."""
     lakes = {
         "small": Grown(spark, folder / "small", question.small),
-        "grown": Grown(spark, folder / "grown", question.grown),
+        "grown": Grown(spark, folder / "grown", question.grown, question.days),
     }
     times = 1
     for more in (1, *copies):
