@@ -27,7 +27,7 @@ LINES = max(1, int(os.environ.get("OXCART_FUZZ", "1")) // 20)
 LASTING = {
     *("work", "serve", "top", "events", "demo", "up", "server start", "server stop", "pipeline run"),
     *("pipeline tail", "pipeline compact", "pipeline erase", "pipeline rebuild", "pipeline report"),
-    *("pipeline iceberg", "pipeline migrate", "pipeline query", "pipeline expire"),
+    *("pipeline iceberg", "pipeline plain", "pipeline migrate", "pipeline query", "pipeline expire"),
 }
 #: Options that make a command wait for something to happen.
 WAITING = {"--follow", "-f", "--watch", "--wait"}

@@ -295,6 +295,17 @@ def iceberg(lake: LakeOption = LAKE) -> None:
 
 
 @app.command()
+def plain(lake: LakeOption = LAKE) -> None:
+    """Show the newest version as plain folders of Parquet files, for programs that cannot read Delta."""
+    from oxcart.spark.lake.plain import CURRENT, PLAIN, show_plain
+    from oxcart.spark.lake.versions import Lake
+
+    check_lake(lake)
+    show_plain(Lake(lake))
+    output.text(str(lake / PLAIN / CURRENT))
+
+
+@app.command()
 def erase(
     ctx: typer.Context,
     correlation_id: Annotated[str, typer.Option("--correlation-id", help="Whose jobs.", show_default=False)],
@@ -323,7 +334,7 @@ def erase(
         output.text("the tables have no job of that correlation id")
     else:
         which = "that would be erased" if dry_run else "erased"
-        built = "" if dry_run else f"; built anew: {', '.join(found.days) or 'nothing'}"
+        built = "" if dry_run else f"; rebuilt: {', '.join(found.days) or 'nothing'}"
         output.text(f"jobs {which}: {found.jobs}, with {found.rows} events and records{built}")
 
 

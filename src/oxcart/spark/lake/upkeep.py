@@ -16,6 +16,7 @@ from pathlib import Path
 
 from oxcart.spark.lake.files import ICEBERG, STAGING, File, LakeConflict, LakeError
 from oxcart.spark.lake.join import joined
+from oxcart.spark.lake.plain import PLAIN, forget_plain, renew_plain
 from oxcart.spark.lake.versions import SNAPSHOTS, Change, Lake, Version, snapshot_name
 
 log = logging.getLogger("oxcart.spark.pipeline")
@@ -175,6 +176,7 @@ def expire(lake: Lake, *, older_than_ms: int = DAY_MS) -> int:
         How many files were deleted.
     """
     _drop_snapshots(lake, min(older_than_ms, SNAPSHOTS_MS))
+    renew_plain(lake, keep_ms=older_than_ms)
     # A writer at work may need its staged files for hours.
     gone = _sweep(lake.root / STAGING, lake.clock() - max(older_than_ms, DAY_MS))
     return gone + _vacuum(lake, -(-older_than_ms // HOUR_MS))
@@ -184,7 +186,8 @@ def forget(lake: Lake) -> int:
     """Deletes every file that the newest version does not name, however young, and all older versions.
 
     A reader of an older version fails. A writer at work finds its staged files gone, and writes them again.
-    Iceberg tables go, too: `oxcart.spark.lake.iceberg.show_iceberg` makes them anew.
+    Iceberg tables and plain folders go, too: `oxcart.spark.lake.iceberg.show_iceberg` and
+    `oxcart.spark.lake.plain.show_plain` make them anew.
 
     Returns:
         How many files were deleted.
@@ -194,6 +197,7 @@ def forget(lake: Lake) -> int:
         gone = _sweep(lake.root / STAGING, None)
         # Iceberg's metadata has the least and greatest values of every column.
         gone += _sweep(lake.root / ICEBERG, None)
+        forget_plain(lake)
         gone += _vacuum(lake, 0)
         _drop_snapshots(lake, 0)
     return gone
@@ -215,8 +219,9 @@ def _vacuum(lake: Lake, hours: int) -> int:
 def disk_bytes(lake: Lake) -> int:
     """Returns the bytes of all files of the tables, those included that no table names any more."""
     found: dict[int, int] = {}  # by inode: bronze that was built from has two names for a day
-    for table in lake.head().tables:
-        for path in (lake.root / table).glob("day=*/*.parquet"):
+    folders = [(lake.root / table, "day=*/*.parquet") for table in lake.head().tables]
+    for folder, names in (*folders, (lake.root / PLAIN, ".v*/*/*.parquet")):
+        for path in folder.glob(names):
             with contextlib.suppress(FileNotFoundError):
                 facts = path.stat()
                 found[facts.st_ino] = facts.st_size
