@@ -61,7 +61,7 @@ PATHS = {
     "oxcart.observe.meters": {"MeterHook"},
     "oxcart.observe.sentry": {"SentryHook"},
     "oxcart.observe.tracing": {"Tracing"},
-    "oxcart.spark": {"JobsRun", "SparkJob", "register", "run_jobs"},
+    "oxcart.spark": {"JobsRun", "SparkJob", "register", "run_jobs", "tables"},
     "oxcart.sync": {"Queue"},
     "oxcart.testing": {"MemoryServer", "assert_enqueued", "drain", "inline", "manual", "override"},
     "oxcart.webhooks": {"Webhooks"},

@@ -15,6 +15,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("grpc")
 
 from oxcart.spark.session import find_java, prepare_environment
+from tests.history.lakes import MIDNIGHT, make_lake
 
 DOCS = Path(__file__).parents[2] / "docs" / "pipeline.md"
 
@@ -25,29 +26,23 @@ SESSIONS = {
 }
 
 
-def snippet() -> str:
-    """The lines of Python below ``In Spark``."""
-    found = re.search(r"^## In Spark$.*?^```python\n(.*?)^```$", DOCS.read_text(), re.M | re.S)
+def snippets() -> list[str]:
+    """The lines of Python below ``In Spark``: those of the format, and those of a lake's tables."""
+    found = re.search(r"^## In Spark$(.*?)(?=^## |\Z)", DOCS.read_text(), re.M | re.S)
     assert found is not None
-    return found[1]
+    return re.findall(r"^```python\n(.*?)^```$", found[1], re.M | re.S)
 
 
-@pytest.mark.parametrize("kind", SESSIONS)
-def test_the_documented_lines_run_in_a_users_own_session(
-    kind: str, url: str, store: redis.Redis, tmp_path: Path
-) -> None:
-    script = tmp_path / "lines.py"
+def run(script: Path, kind: str, lines: str, environ: dict[str, str]) -> str:
+    """Runs lines in a session of a user's own program; returns what they print."""
     script.write_text(
-        f"from pyspark.sql import SparkSession\nspark = {SESSIONS[kind]}\n{snippet()}\n"
-        "print('jobs', jobs.count())\n"
-        "print('events', spark.table('mail_events').count())\n"
-        "spark.stop()\n"
+        f"from pyspark.sql import SparkSession\nspark = {SESSIONS[kind]}\n{lines}\nspark.stop()\n"
     )
-    environ = {**os.environ, "OXCART_URL": url}
+    environ = {**os.environ, **environ}
     prepare_environment(find_java(), environ, local=True)
     done = subprocess.run(
         [sys.executable, str(script)],
-        cwd=tmp_path,
+        cwd=script.parent,
         env=environ,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -55,6 +50,47 @@ def test_the_documented_lines_run_in_a_users_own_session(
         timeout=400,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "jobs 2\n" in done.stdout
-    assert "events 4\n" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("kind", SESSIONS)
+def test_the_documented_lines_run_in_a_users_own_session(
+    kind: str, url: str, store: redis.Redis, tmp_path: Path
+) -> None:
+    counts = "print('jobs', jobs.count())\nprint('events', spark.table('mail_events').count())"
+    printed = run(tmp_path / "lines.py", kind, f"{snippets()[0]}\n{counts}", {"OXCART_URL": url})
+    assert "jobs 2\n" in printed
+    assert "events 4\n" in printed
     assert store.zcard("bull:mail:prioritized") == 2
+
+
+@pytest.mark.parametrize("kind", SESSIONS)
+def test_a_lakes_tables_are_registered_in_a_users_own_session(kind: str, tmp_path: Path) -> None:
+    spent = {"name": "charge", "attempts": 3, "run_total": 5000, "wasted_total": 1000}
+    make_lake(
+        tmp_path / "lake",
+        jobs=[{"job_id": "1", "state": "completed"}, {"job_id": "2", "state": "failed"}],
+        attempts=[{"job_id": "2", "name": "charge", "outcome": "failed", "ended_ms": MIDNIGHT}],
+        spending=[{"queue": "mail", **spent, "last_ms": MIDNIGHT}],
+    )
+    further = """
+print('states', sorted(row.state for row in spark.table('jobs').collect()))
+print('failed', [(row.name, row.ended_at.year) for row in spark.table('attempts').collect()])
+print('views', sorted(oxcart.spark.tables(spark, 'lake', 'gaps', 'flows')))
+print('zones', spark.conf.get('spark.sql.parquet.outputTimestampType'))
+try:
+    oxcart.spark.tables(spark, 'lake', 'jobz')
+except oxcart.errors.ValidationError as error:
+    print('error', error)
+try:
+    oxcart.spark.tables(spark, 'nowhere')
+except oxcart.errors.OxcartError as error:
+    print('error', error)
+"""
+    printed = run(tmp_path / "lines.py", kind, f"{snippets()[1]}\nimport oxcart.errors\n{further}", {})
+    assert "states ['completed', 'failed']\n" in printed
+    assert "failed [('charge', 2026)]\n" in printed
+    assert "views ['flows', 'gaps']\n" in printed
+    assert "zones INT96\n" in printed, "a session that reads keeps its settings"
+    assert "error table must be one of" in printed
+    assert "error there are no tables in nowhere yet" in printed

@@ -10,16 +10,17 @@ Spark as a worker: `run_jobs`, and ``@queue.job(run="spark")``.
 
     oxcart.spark.register(spark)  # any session, classic or Spark Connect
     spark.read.format("oxcart").option("pattern", "*").load()
+    oxcart.spark.tables(spark, "lake")  # the lake's tables as views
 
-Importing `oxcart` imports none of it. Importing this package imports no pyspark: `register` does, and
-`oxcart.spark.session` when it opens a session.
+Importing `oxcart` imports none of it. Importing this package imports no pyspark: `register` and `tables` do,
+and `oxcart.spark.session` when it opens a session.
 """
 
 from __future__ import annotations
 
-from oxcart.spark.session import register
+from oxcart.spark.session import register, tables
 from oxcart.spark.work.job import SparkJob
 from oxcart.spark.work.run_jobs import run_jobs
 from oxcart.spark.work.tally import JobsRun
 
-__all__ = ["JobsRun", "SparkJob", "register", "run_jobs"]
+__all__ = ["JobsRun", "SparkJob", "register", "run_jobs", "tables"]

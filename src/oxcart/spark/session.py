@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from oxcart.model.errors import MissingExtra, OxcartError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 #: The oldest Java that Spark 4 runs on.
 OLDEST_JAVA = 17
@@ -268,6 +268,43 @@ def register(spark: SparkSession) -> SparkSession:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(OxcartSource)
     return spark
+
+
+def tables(spark: SparkSession, lake: str | Path, *names: str) -> dict[str, DataFrame]:
+    """Registers tables of a lake as temporary views of a session, for SQL; returns them by name.
+
+    All are of one version, the newest. Call it again for a later one. The machines of the session need the
+    folder under the same path.
+
+    Args:
+        spark: The session, classic or Spark Connect.
+        lake: The lake's folder.
+        *names: The tables; by default all that are stored. Tables that a query computes, for example ``slo``
+            or ``critical_paths``, are registered only by name.
+
+    Raises:
+        ValidationError: There is no such table.
+        LakeError: The folder has no tables, or is of an earlier release.
+        MissingExtra: pyspark, pyarrow or deltalake is not installed.
+    """
+    try:
+        from oxcart.spark.lake.tables import TABLES, Tables
+    except ImportError:
+        raise MissingExtra("the data pipeline", "spark") from None
+    from oxcart.spark.lake.columns import unknown_table
+    from oxcart.spark.lake.files import LakeError
+    from oxcart.spark.lake.versions import Lake
+    from oxcart.spark.views.catalogue import VIEWS
+
+    wanted = names or TABLES
+    for name in wanted:
+        if name not in TABLES and name not in VIEWS:
+            raise unknown_table(name)
+    version = Lake(lake).head()
+    if not version.number:
+        raise LakeError(f"there are no tables in {lake} yet: 'oxcart pipeline run --once' fills them")
+    found = Tables(spark, version.lake).register(version, " ".join(wanted))
+    return {name: found[name] for name in wanted}
 
 
 def _connected(remote: str, app: str, settings: Mapping[str, str]) -> SparkSession:

@@ -64,7 +64,6 @@ class Tables:
     def __init__(self, spark: SparkSession, lake: Lake) -> None:
         self.spark = spark
         self.lake = lake
-        spark.conf.set(*_TIMESTAMPS)
 
     def read(
         self,
@@ -180,6 +179,7 @@ class Tables:
         Raises:
             LakeError: The file system is full.
         """
+        self.spark.conf.set(*_TIMESTAMPS)
         stage = self.lake.staging()
         pending = table == BRONZE if pending is None else pending
         try:
