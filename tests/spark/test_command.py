@@ -16,6 +16,7 @@ import redis
 
 from oxcart.spark import session
 from tests.cli.conftest import Commands
+from tests.spark.lake.contents import words_in
 
 pytest.importorskip("pyspark")
 
@@ -25,6 +26,15 @@ if TYPE_CHECKING:
 Emit = Callable[..., list[str]]
 DAY_MS = 86_400_000
 FIRST = 1_793_577_600_000  # 2026-11-02
+SUBJECT, JOB = "subject-9c1e77", "job-5e1f04"
+OBJECTIVES = """
+[objectives.mail-sent]
+queue = "mail"
+success = 0.999
+
+[alerts]
+queue = "ops"
+"""
 
 
 class Shell:
@@ -90,8 +100,10 @@ def life(job: str) -> list[dict[str, str]]:
 def test_from_a_queue_to_a_report(
     shell: Shell, emit: Emit, store: redis.Redis, joined: SparkSession, tmp_path: Path
 ) -> None:
-    emit("mail", *life("1"), *life("2"), at=FIRST)
-    emit("mail", {"event": "added", "jobId": "1", "corr": "ada"}, suffix="ox:attempts", at=FIRST)
+    emit("mail", *life(JOB), *life("2"), at=FIRST)
+    emit("mail", {"event": "added", "jobId": JOB, "corr": SUBJECT}, suffix="ox:attempts", at=FIRST)
+    shell.lake.mkdir()
+    (shell.lake / "objectives.toml").write_text(OBJECTIVES)
     calls = count_readlink(tmp_path, shell)
     assert "built: 2026-11-02" in shell.start("run", "--once", "--master", "local[1]")
     assert "_checkpoints" not in calls.read_text(), "a batch starts no process to rename its files"
@@ -112,7 +124,7 @@ def test_from_a_queue_to_a_report(
     shell.run("compact")
     shell.run("expire")
     jobs = pytest.importorskip("deltalake").DeltaTable(shell.lake / "jobs").to_pyarrow_table()
-    assert sorted(jobs["job_id"].to_pylist()) == ["1", "2"]
+    assert sorted(jobs["job_id"].to_pylist()) == ["2", JOB]
     the_subject_is_erased(shell)
     assert "as before" in shell.run("detach")
     assert store.hget("bull:mail:meta", "opts.maxLenEvents") == "10000"
@@ -120,14 +132,19 @@ def test_from_a_queue_to_a_report(
 
 def the_subject_is_erased(shell: Shell) -> None:
     """In the same lake, because every build costs seconds."""
-    erase = ("erase", "--correlation-id", "ada", "--master", "local[1]")
+    erase = ("erase", "--correlation-id", SUBJECT, "--master", "local[1]")
+    kept = {path.name for path in shell.lake.iterdir()}
+    assert kept >= {"_checkpoints", "_alerts", "_snapshots"}
+    assert {SUBJECT, JOB} <= words_in(shell.lake, SUBJECT, JOB)
     assert shell.run(*erase, "--dry-run") == "jobs that would be erased: 1, with 5 events and records\n"
     text = "SELECT count(DISTINCT job_id) AS n, count(*) AS m FROM events WHERE job_id IS NOT NULL"
     assert json.loads(shell.run("query", text, "--json")) == [{"n": 2, "m": 9}], "a dry run removes nothing"
-    assert "jobs erased: 1, with 5 events and records; built anew: 2026-11-02" in shell.run(*erase)
+    assert "jobs erased: 1, with 5 events and records; rebuilt: 2026-11-02" in shell.run(*erase)
     jobs = pytest.importorskip("deltalake").DeltaTable(shell.lake / "jobs").to_pyarrow_table()
     assert jobs["job_id"].to_pylist() == ["2"]
     assert json.loads(shell.run("query", text, "--json", "--master", "local[1]")) == [{"n": 1, "m": 4}]
+    assert words_in(shell.lake, SUBJECT, JOB) == set(), "no file of the lake names the subject or its job"
+    assert {path.name for path in shell.lake.iterdir()} >= {"_checkpoints", "_alerts", "_snapshots"}
     assert shell.run(*erase) == "the tables have no job of that correlation id\n"
 
 

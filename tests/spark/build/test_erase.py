@@ -19,11 +19,15 @@ from oxcart.spark.lake.versions import Change, LakeConflict
 from oxcart.spark.read.position import Position
 from oxcart.spark.read.spool import Spool, position_of
 from tests.spark.build.test_spans import Made, Rows, in_order
+from tests.spark.lake.contents import words_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SECRET = "ada@example.com"
+#: The correlation id, and the ids of jobs that no other subject has.
+SUBJECT, MINE, OPEN = "subject-9c1e77", "job-mine-51d2", "job-open-8e3b"
+TRACES = {SECRET, SUBJECT, MINE, OPEN}
 
 
 def lives(mine: bool) -> Story:
@@ -44,42 +48,24 @@ def lives(mine: bool) -> Story:
             s.record(entry, outcome or event, job, corr=fields["corr"], tags='{"mail":"' + SECRET + '"}')
         own.extend(s.rows[at:])
 
-    add("added", "both", name="charge", corr="ada")
+    add("added", "both", name="charge", corr=SUBJECT)
     add("waiting", "both")
     add("active", "both", prev="waiting")
     add("completed", "both", prev="active", result=json.dumps(SECRET))
-    add("added", "mine", name="welcome", corr="ada")
-    add("waiting", "mine")
-    add("active", "mine", prev="waiting")
-    add("failed", "mine", prev="active", reason=f"{SECRET} refused", outcome="failed", corr="changed")
-    add("added", "open", name="welcome", corr="ada")
-    add("delayed", "open", due_ms=s.now + DAY_MS)
+    add("added", MINE, name="welcome", corr=SUBJECT)
+    add("waiting", MINE)
+    add("active", MINE, prev="waiting")
+    add("failed", MINE, prev="active", reason=f"{SECRET} refused", outcome="failed", corr="changed")
+    add("added", OPEN, name="welcome", corr=SUBJECT)
+    add("delayed", OPEN, due_ms=s.now + DAY_MS)
     s.run("after", ("completed", {"result": "2"}), name="welcome")
     s.now = MIDNIGHT + DAY_MS
-    add("waiting", "open", prev="delayed")
-    add("active", "open", prev="waiting")
-    add("progress", "open", data=json.dumps(SECRET))
+    add("waiting", OPEN, prev="delayed")
+    add("active", OPEN, prev="waiting")
+    add("progress", OPEN, data=json.dumps(SECRET))
     if not mine:
         s.rows = [row for row in s.rows if row not in own]
     return s
-
-
-def files(made: Made) -> bytes:
-    """Returns every file of the lake as bytes, tables and segments of the spool also uncompressed."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    found = []
-    for path in sorted(path for path in made.lake.root.rglob("*") if path.is_file()):
-        found.append(path.read_bytes())
-        if path.suffix == ".parquet":
-            rows = parquet.ParquetFile(path).read().to_pylist()
-        elif path.suffix == ".arrow":
-            rows = pa.ipc.open_file(path).read_all().to_pylist()
-        else:
-            continue
-        found.append(json.dumps(rows, default=str).encode())
-    return b"".join(found)
 
 
 def filled(spark: SparkSession, root: Path, *, mine: bool = True) -> Made:
@@ -94,12 +80,12 @@ def test_the_tables_are_those_without_the_subject(
 ) -> None:
     made = filled(spark, tmp_path / "lake")
     without = filled(spark, tmp_path / "without", mine=False).shown()
-    assert SECRET.encode() in files(made)
+    assert words_in(made.lake.root, *TRACES) == TRACES
     before = made.lake.head().number
     with pytest.raises(ValidationError, match="correlation_id"):
         erase(made.tables, made.builder, "")
     assert erase(made.tables, made.builder, "nobody") == Erased(0, 0)
-    assert erase(made.tables, made.builder, "ada", dry_run=True) == Erased(3, 17)
+    assert erase(made.tables, made.builder, SUBJECT, dry_run=True) == Erased(3, 17)
     assert made.lake.head().number == before, "nothing was written yet"
 
     # A spool keeps its last rows after they were read.
@@ -120,20 +106,20 @@ def test_the_tables_are_those_without_the_subject(
 
     monkeypatch.setattr(made.builder, "refresh", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        erase(made.tables, made.builder, "ada")
-    assert MARK in made.lake.head().marks
+        erase(made.tables, made.builder, SUBJECT)
+    assert made.lake.head().marks[MARK] == {"jobs": 3, "rows": 17}, "it does not say whose"
     # Killed writers left files: one that was never published, and one that was about to be.
     left = made.tables.write(made.tables.read("events", made.lake.at(before)), "events", True)
     shutil.copy(made.lake.paths(left)[0], made.lake.root / "events" / "day=2026-11-02" / "left.parquet")
-    found = erase(made.tables, made.builder, "ada")
+    found = erase(made.tables, made.builder, SUBJECT)
     assert (found.jobs, found.rows) == (3, 17), "those of the killed command included"
     assert found.days == ("2026-11-02", "2026-11-03")
 
     assert made.shown() == without
     assert made.lake.head().days("events") == ["2026-11-02"], "on the second day only the subject had jobs"
-    assert SECRET.encode() not in files(made), "old versions are gone, and their files"
+    assert words_in(made.lake.root, *TRACES) == set(), "old versions are gone, and their files"
     assert MARK not in made.lake.head().marks
     assert [row.job_id for row in made.tables.read("jobs").collect()].count("both") == 1, "bob's stays"
     segments = spool.segments("q")
     assert [position_of(one.path).n for one in segments] == [5, 9]
-    assert erase(made.tables, made.builder, "ada") == Erased(0, 0)
+    assert erase(made.tables, made.builder, SUBJECT) == Erased(0, 0)
