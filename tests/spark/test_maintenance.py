@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from oxcart.spark import maintenance
 from oxcart.spark.lake.tables import Tables
 from oxcart.spark.lake.versions import Change, Lake
 from tests.conftest import MakeQueue
+from tests.history.lakes import write
 from tests.spark.conftest import long
 from tests.spark.story import MIDNIGHT, Story
 
@@ -56,6 +58,26 @@ async def test_every_maintenance_task_runs_as_a_job(
         sum(file.rows for file in before.of("events"))
     ] * 2
     assert f"Version {after.number} of the lake" in page.read_text()
+
+
+async def test_expiry_drops_old_days(make_queue: MakeQueue, tmp_path: Path) -> None:
+    today = datetime.now(UTC).date()
+    days = [today - timedelta(days=back) for back in (9, 5, 0)]
+    lake = Lake(tmp_path / "lake")
+    made = [
+        write(lake, table, [{"day": day, "job_id": "1"}]) for day in days for table in ("jobs", "attempts")
+    ]
+    lake.publish(Change("build", add=made))
+    queue = maintenance.register(make_queue("upkeep"))
+    async with Worker(queue).running():
+        payload = {"lake": str(lake.root), "older_than": "0s", "retain": ["7d", "jobs=3d"]}
+        done = await queue.add("expire", payload)
+        assert await done.result(timeout=100) == "3 files deleted"
+        wrong = await queue.add("expire", {"lake": str(lake.root), "max_bytes": "much"})
+        with pytest.raises(JobFailed, match="max-bytes must be a size"):
+            await wrong.result(timeout=100)
+    assert lake.head().days("jobs") == [str(today)]
+    assert lake.head().days("attempts") == [str(day) for day in days[1:]]
 
 
 async def test_bad_arguments_fail_for_good(make_queue: MakeQueue, tmp_path: Path) -> None:

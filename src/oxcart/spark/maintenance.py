@@ -28,9 +28,22 @@ async def compact(lake: str) -> str:
     return await _command("compact", lake)
 
 
-async def expire(lake: str, older_than: str = "1d") -> str:
-    """Deletes files that the tables do not name any more."""
-    return await _command("expire", lake, older_than=older_than)
+async def expire(
+    lake: str,
+    older_than: str = "1d",
+    retain: str | list[str] | None = None,
+    max_bytes: str | None = None,
+) -> str:
+    """Drops old days, if ``retain`` or ``max_bytes`` is given, and deletes files that the tables do not name.
+
+    Args:
+        lake: The lake's folder.
+        older_than: Files that went later stay.
+        retain: How long tables keep a day: ``90d`` for all, ``events=30d`` for one, or a list of these.
+        max_bytes: The most that all files may have, for example ``50GB``.
+    """
+    ages = [retain] if isinstance(retain, str) else retain or []
+    return await _command("expire", lake, *ages, older_than=older_than, max_bytes=max_bytes)
 
 
 async def rebuild(lake: str, first: str, last: str | None = None, master: str | None = None) -> str:
@@ -58,9 +71,9 @@ def register(queue: Queue) -> Queue:
     return queue
 
 
-async def _command(verb: str, lake: str, **options: str | None) -> str:
+async def _command(verb: str, lake: str, *ages: str, **options: str | None) -> str:
     """Runs ``oxcart pipeline …``; returns its output."""
-    words = [verb, f"--lake={lake}"]
+    words = [verb, f"--lake={lake}", *(f"--retain={age}" for age in ages)]
     words += (f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None)
     process = await asyncio.create_subprocess_exec(
         sys.executable,

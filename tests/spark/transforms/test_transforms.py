@@ -20,7 +20,7 @@ from pyspark.sql import functions as fn
 from oxcart.broker.port.values import LIFETIME_OVER
 from oxcart.spark.transforms import build, events
 from oxcart.spark.transforms.attempts import attempts
-from oxcart.spark.transforms.failures import clusters, failure_trends, failures, frames, normalised
+from oxcart.spark.transforms.failures import clusters, failures, frames, normalised
 from oxcart.spark.transforms.gaps import counts, gaps
 from oxcart.spark.transforms.jobs import jobs
 from oxcart.spark.transforms.metrics import figures, queue_metrics, rounded
@@ -365,18 +365,6 @@ def test_frames_are_those_nearest_to_the_failure(spark: SparkSession) -> None:
         None,
         None,
     ]
-
-
-def test_trend_is_the_day_over_the_mean_of_earlier_days(spark: SparkSession) -> None:
-    day = datetime.date(2026, 11, 2)
-    rows = [
-        (day - datetime.timedelta(days=back), "q", "c", "m", "e", 1, 2, count)
-        for back, count in ((0, 30), (1, 10), (2, 11), (30, 1))
-    ]
-    schema = "day date, queue string, cluster string, message string, example string"
-    schema += ", first_ms long, last_ms long, count long"
-    (row,) = failure_trends(spark.createDataFrame(rows, schema), FIRST, 7).collect()
-    assert (row["count"], row.on_day, row.trend) == (52, 30, 10.0)
 
 
 class TestDays:

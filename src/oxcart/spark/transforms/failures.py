@@ -114,30 +114,6 @@ def _listed(name: str) -> Column:
     return fn.when(fn.col(name).isNull(), fn.array().cast("array<string>")).otherwise(fn.array(name))
 
 
-def failure_trends(failures: DataFrame, day: str, span: int = 7) -> DataFrame:
-    """Returns clusters over all days: first and last time, count, and the trend.
-
-    Args:
-        failures: Rows of any days.
-        day: The last day that counts.
-        span: The trend is the count of that day over the mean of so many days before; null without any.
-    """
-    last = fn.lit(day).cast("date")
-    known = failures.filter(fn.col("day") <= last)
-    before = (fn.col("day") < last) & (fn.col("day") >= fn.date_sub(last, span))
-    on_day = fn.coalesce(fn.sum(fn.when(fn.col("day") == last, fn.col("count"))), fn.lit(0))
-    mean = fn.sum(fn.when(before, fn.col("count"))) / span
-    return known.groupBy("queue", "cluster").agg(
-        fn.max_by("message", "last_ms").alias("message"),
-        fn.max_by("example", "last_ms").alias("example"),
-        fn.min("first_ms").alias("first_ms"),
-        fn.max("last_ms").alias("last_ms"),
-        fn.sum("count").alias("count"),
-        on_day.alias("on_day"),
-        (on_day / mean).alias("trend"),
-    )
-
-
 def normalised(message: Column) -> Column:
     """Returns a message without its particulars."""
     made = fn.substring(message, 1, LONGEST)
