@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import redis
 
 from oxcart import Queue, Worker
 from oxcart.broker.partitioned.spread import Spread
@@ -129,3 +130,14 @@ async def test_a_job_in_a_partition_that_was_given_up_is_found(make_queue: MakeQ
     assert job.queue == "events#5"
     await queue.jobs.cancel(first.id, "enough")
     assert await late.jobs.state(first.id) == "failed"
+
+
+async def test_obliterate_removes_partitions_that_were_given_up(
+    make_queue: MakeQueue, store: redis.Redis
+) -> None:
+    queue, late = make_queue("events", partitions=4), make_queue("events#3")
+    await queue.partitions.resize(1)
+    assert (await queue.partitions.retire()).served == 1
+    await late.add("n")
+    assert await queue.jobs.obliterate() == 1
+    assert store.keys("bull:events#*") == []

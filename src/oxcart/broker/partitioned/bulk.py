@@ -71,10 +71,10 @@ class SpreadBulk(SpreadPart, Bulk):
             counts = await spread.each(lambda one: one.counts_over_lanes())
             if active := sum(one["active"] for one in counts):
                 raise QueueBusy(spread.queue, active)
-        # The next client writes the layout again, as it knows it.
-        return await self._in_turn(
-            lambda one, _, report: one.bulk.obliterate(force=force, progress=report), None, progress
-        )
+        done = 0
+        for broker in await spread.ever():
+            done += await broker.bulk.obliterate(force=force, progress=after(done, progress))
+        return done  # the next client writes the layout again, as it knows it
 
     async def retry_all(
         self,

@@ -152,9 +152,13 @@ class Spread:
         Raises:
             OxcartError: It failed in one of them; the others have done it.
         """
-        await self.refresh()
-        brokers = [self.broker(number) for number in range(self._known)]
+        brokers = await self.ever()
         return dict(zip(brokers, await _all(work, brokers), strict=True))
+
+    async def ever(self) -> list[BullMQBroker]:
+        """Reads the layout, and returns the brokers of all partitions, those that were given up included."""
+        await self.refresh()
+        return [self.broker(number) for number in range(self._known)]
 
     @property
     def _known(self) -> int:
