@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tools.release import artifacts, licences, supply
-from tools.release.__main__ import main
+from tools.release.__main__ import audit, main
 from tools.release.environments import SUPPORTED, TRIED, interpreter
 
 import oxcart
@@ -45,6 +45,53 @@ def test_the_version_has_one_source() -> None:
     assert [
         file.name for file in source if re.search(rf"[\"']{re.escape(version)}[\"']", file.read_text())
     ] == []
+
+
+@pytest.mark.parametrize(
+    ("version", "changelog", "problem"),
+    [
+        ("0.2.0", "\n## [0.2.0] - 2026-12-01\n", None),
+        ("0.2.0", "\n## [Unreleased]\n", "CHANGELOG.md has no section '## [0.2.0] - YYYY-MM-DD'"),
+        ("0.2.0", "\n## [0.2.0]\n", "CHANGELOG.md has no section '## [0.2.0] - YYYY-MM-DD'"),
+        ("0.2.0.dev0", "\n## [Unreleased]\n\n## [0.1.0] - 2026-11-18\n", None),
+        ("0.2.0.dev0", "\n## [0.1.0] - 2026-11-18\n", "CHANGELOG.md has no section [Unreleased]"),
+        (
+            "0.1.0rc1",
+            "\n## [Unreleased]\n\n## [0.1.0] - 2026-11-18\n",
+            "0.1.0rc1 comes before 0.1.0, which CHANGELOG.md calls released",
+        ),
+    ],
+)
+def test_a_release_has_a_dated_section_in_the_changelog(
+    version: str, changelog: str, problem: str | None
+) -> None:
+    assert artifacts.changelog_problems(version, changelog) == ([problem] if problem else [])
+
+
+def test_manifests_name_the_images_of_the_version() -> None:
+    manifest = (ROOT / "deploy" / "kubernetes" / "base" / "kustomization.yaml").read_text()
+    assert set(re.findall(r'newTag: "([^"]+)"', manifest)) == {artifacts.version()}
+
+
+def test_an_audit_without_an_answer_fails_unless_that_is_expected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    silent = tmp_path / "pip-audit"
+    silent.write_text("#!/bin/sh\necho no route to the registry >&2\nexit 1\n")
+    silent.chmod(0o755)
+    monkeypatch.setattr("tools.release.__main__.TOOLS", tmp_path)
+    pinned = tmp_path / "sbom.txt"
+    pinned.write_text(supply.pins_of(distributions()))
+    said = "pip-audit gave no answer for sbom.txt: no route to the registry"
+    assert audit(pinned, strict=False, offline=False) == [said]
+    assert audit(pinned, strict=False, offline=True) == []
+    assert capsys.readouterr().out == f"{said}\n" * 2
+
+
+def test_the_packages_of_the_bill_of_materials_are_audited() -> None:
+    pins = supply.pins_of(distributions()).splitlines()
+    assert {re.sub("==.*", "", pin) for pin in pins} >= {"msgspec", "hiredis"}
+    assert all(re.fullmatch(r"[\w.-]+==\S+", pin) for pin in pins)
 
 
 def test_licences_of_what_is_installed_are_free() -> None:

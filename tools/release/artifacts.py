@@ -96,9 +96,20 @@ def _metadata_problems(metadata: Message) -> list[str]:
     readme = {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)}
     lacking = readme - set(metadata.get_all("Classifier") or ())
     found += [f"metadata: no classifier {one}" for one in sorted(lacking)]
-    if (
-        f"## [{version()}]" not in (ROOT / "CHANGELOG.md").read_text()
-        and "[Unreleased]" not in (ROOT / "CHANGELOG.md").read_text()
-    ):
-        found.append(f"CHANGELOG.md has no section for {version()}")
-    return found
+    return found + changelog_problems(version(), (ROOT / "CHANGELOG.md").read_text())
+
+
+def changelog_problems(version: str, changelog: str) -> list[str]:
+    """Returns what is wrong with the changelog of a version.
+
+    A release needs a dated section, and the next one's entries must not be in it. A version in the making
+    (``0.2.0.dev0``) needs the section ``[Unreleased]``.
+    """
+    dated = re.findall(r"^## \[([^\]]+)\] - \d{4}-\d\d-\d\d$", changelog, re.MULTILINE)
+    if re.fullmatch(r"\d+(\.\d+)*", version):
+        return [] if version in dated else [f"CHANGELOG.md has no section '## [{version}] - YYYY-MM-DD'"]
+    found = [] if "\n## [Unreleased]\n" in changelog else ["CHANGELOG.md has no section [Unreleased]"]
+    base = re.split(r"\.?(?:dev|a|b|rc)\d", version)[0]
+    return found + (
+        [f"{version} comes before {base}, which CHANGELOG.md calls released"] if base in dated else []
+    )

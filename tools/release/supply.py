@@ -8,6 +8,7 @@ import subprocess
 import urllib.request
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +38,33 @@ def write_sbom(tools: Path, python: Path, target: Path) -> int:
     return len(made["components"])
 
 
-def advisories(tools: Path, lock: Path) -> tuple[list[str], list[str]]:
+class NoAnswerError(Exception):
+    """pip-audit had no answer at all."""
+
+
+def pins_of(packages: Iterable[Distribution]) -> str:
+    """Returns the packages of an environment as requirements, for `advisories`."""
+    return "".join(sorted(f"{one.metadata['Name'].lower()}=={one.version}\n" for one in packages))
+
+
+def advisories(tools: Path, pinned: Path) -> tuple[list[str], list[str]]:
     """Asks PyPI for advisories of pinned packages.
 
     Args:
         tools: The folder of the tools' programs.
-        lock: The lock file.
+        pinned: Requirements with exact versions, such as a lock file.
 
     Returns:
         The advisories, and the packages that could not be asked about.
+
+    Raises:
+        NoAnswerError: pip-audit did not answer.
     """
+    hashed = ["--require-hashes"] if "--hash=" in pinned.read_text() else ["--no-deps"]
     done = subprocess.run(
         [
-            *(tools / "pip-audit", "--requirement", lock, "--disable-pip", "--require-hashes"),
+            *(tools / "pip-audit", "--requirement", pinned, "--disable-pip"),
+            *hashed,
             *("--format", "json", "--progress-spinner", "off"),
         ],
         capture_output=True,
@@ -59,9 +74,10 @@ def advisories(tools: Path, lock: Path) -> tuple[list[str], list[str]]:
     try:
         answer = json.loads(done.stdout)
     except ValueError:
-        return [], [f"pip-audit: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}"]
+        last = (done.stderr.strip().splitlines() or ["nothing on its outputs"])[-1]
+        raise NoAnswerError(f"pip-audit gave no answer for {pinned.name}: {last}") from None
     found, unknown = read(answer)
-    pins = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", lock.read_text(), re.MULTILINE))
+    pins = dict(re.findall(r"^([\w.-]+)==([^\s;]+)", pinned.read_text(), re.MULTILINE))
     further, unknown = of_newest({name: pins[name] for name in unknown})
     return found + further, unknown
 
