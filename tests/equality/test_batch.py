@@ -15,6 +15,7 @@ import pytest
 from oxcart.broker import port
 from oxcart.broker.bullmq import BullMQBroker
 from oxcart.broker.port import Ask, Claimed, ClaimedJob, Lease
+from oxcart.model.retention import Retention
 from tests.equality.ops import Claim, Op, Outcome
 from tests.equality.oxcart_side import OxcartSide, _ask, _ended
 from tests.equality.sequences import Generator
@@ -99,7 +100,9 @@ class BatchGenerator(Generator):
             "kind": self._pick("c", "c", "f", "f", "r", "d", "w"),
         }
         item["at"] = self._now - self._pick(0, 0, 1, 7)
-        item["retention"] = self._pick("", "", "0::", "1::", "2:3:", ":3:", ":3:1")
+        item["retention"] = self._pick(
+            None, None, True, 1, {"count": 2, "age": 3}, {"age": 3}, {"age": 3, "limit": 1}
+        )
         item["delay"] = self._pick(0, 1, 500)
         item["counts"] = self._random.random() < 0.5
         item["attempts"] = self._pick(0, 1, 3)
@@ -212,7 +215,7 @@ def _outcome(op: Op, item: dict[str, Any]) -> port.Outcome:
         outcome.value, outcome.stack = b"boom", b'["trace"]'
     elif item["kind"] == "c":
         outcome.value = b'{"ok":true}'
-    outcome.retention = item["retention"]
+    outcome.retention = Retention.from_wire(item["retention"])
     outcome.delay_ms = item["delay"]
     outcome.counts = item["counts"]
     outcome.attempts = item["attempts"]

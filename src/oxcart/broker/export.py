@@ -236,8 +236,9 @@ class Export(ABC):
             most: How many entries at most; 0 returns the facts alone.
         """
         reply = await self._stride(queue, suffix, after, through, most)
-        facts = StreamFacts(int(reply[0]), int(reply[1]), *(part.decode() for part in reply[2:6]))
-        return Stride(facts, int(reply[6]), reply[7].decode())
+        added, kept, *texts, count, end = reply
+        facts = StreamFacts(int(added), int(kept), *(part.decode() for part in texts))
+        return Stride(facts, int(count), end.decode())
 
     async def page(self, queue: str, suffix: str, first: str, last: str, count: int) -> list[Entry]:
         """Reads entries from one id to another, both included."""
@@ -289,7 +290,10 @@ class Export(ABC):
             mark: The mark for an event stream that has none.
         """
         reply = await self._script("attach", queue, reader, term_ms, keep, now, mark)
-        return Attached(int(reply[0]), int(reply[1]), reply[2].decode()) if reply else None
+        if not reply:
+            return None
+        kept, before, written = reply
+        return Attached(int(kept), int(before), written.decode())
 
     async def detach(self, queue: str, reader: str, now: int | str) -> int:
         """Detaches a reader; returns how many readers the queue has left."""

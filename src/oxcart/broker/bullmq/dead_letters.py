@@ -42,7 +42,8 @@ class QueueDeadLetters(QueuePart, DeadLetters):
         work = DeadWork(verb, JobFilter(permanent=permanent), reset=reset)
         for start in range(0, len(ids), STEP):
             part = ids[start : start + STEP]
-            found += (await _step(self._broker, work, 0, STEP, 0, part))[3]
+            _, _, _, dead = await _step(self._broker, work, 0, STEP, 0, part)
+            found += dead
         elsewhere = [job_id for job_id in ids if job_id not in found]
         for job_id, lane in zip(elsewhere, await self._broker.lanes.holders(elsewhere), strict=True):
             if lane is not None:

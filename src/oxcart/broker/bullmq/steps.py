@@ -25,7 +25,8 @@ class QueueSteps(QueuePart, Steps):
             code, *found = await broker.caller.again(load("receive_signal"), lane.keys.meta(), *args)
         if code < 0:
             raise error_for_code(code, job_id, "receive_signal")
-        record: bytes = found[0]
+        record: bytes
+        (record,) = found
         return record
 
     async def signal(self, job_id: str, signal: str, body: bytes) -> int:
