@@ -2,7 +2,9 @@
 
 The servers run under valgrind's callgrind. Counts of instructions repeat on a shared machine, timings do not.
 Each figure is the slope between 2 000 and 6 000 jobs, so that start-up and shutdown cancel out, without the
-adds. The periodic loops are off: they cost by the second and not by the job (`make bench-idle`).
+adds. The periodic loops are off: they cost by the second and not by the job (`make bench-idle`). So is the
+time limit of a claim (2 ms of server time): under callgrind every call takes longer, and would claim eight
+jobs.
 
 - A job of a queue with 16 partitions on one server: at most 1.05 times the instructions of a job without.
 - Two servers: the instructions of one server per job, over those of the busier of two. That is how many times

@@ -91,7 +91,8 @@ FEATURES: Mapping[str, Feature] = {
         "fair groups",
         "groups",
         bridge="give each tenant a type of its own: workers rotate over the types they serve",
-        partitioned="use a queue without partitions, or limit_key= and queue.limits.set_key_limit",
+        partitioned="use a queue without partitions, or partition_key= for the tenant, which keeps its jobs "
+        "in one partition, with limit_key= and queue.limits.set_key_limit",
     ),
     "history": Feature(
         "histories of transitions",

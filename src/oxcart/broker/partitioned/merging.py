@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
@@ -69,8 +70,7 @@ async def merge(rows: Sequence[AsyncIterator[Any]], key: Callable[[Any], Any]) -
         if item is not _END:
             heapq.heappush(heap, (key(item), number, item))
 
-    for number in range(len(rows)):
-        await push(number)
+    await asyncio.gather(*map(push, range(len(rows))))  # the first pages, all at once
     while heap:
         _, number, item = heapq.heappop(heap)
         yield item
