@@ -153,6 +153,25 @@ async def test_a_schedule_runs_now_beside_its_own_runs(queue: Queue, serve: Serv
     assert (await client.post("/api/v1/queues/q/schedules/none/run")).status_code == 404
 
 
+@pytest.mark.parametrize(
+    ("priorities", "given", "shown"), [(None, 3, 3), ("formal", "critical", 0), ("formal", "bulk", 4)]
+)
+async def test_a_schedule_of_bridge_runs_now_with_its_attempts_and_priority(
+    make_queue: MakeQueue, serve: Serve, priorities: Any, given: Any, shown: int
+) -> None:
+    queue = make_queue("q", protocol="bridge", namespace="media", priorities=priorities)
+    await queue.schedules.upsert("nightly", cron="0 3 * * *", name="q", attempts=7, priority=given)
+    found = await queue.schedules.get("nightly")
+    assert found is not None
+    assert (found.job_options.attempts, found.job_options.priority) == (7, shown)
+    job_id = (await (await serve(queue)).post("/api/v1/queues/q/schedules/nightly/run")).json()["id"]
+    run = await queue.jobs.get(job_id)
+    usual = await queue.jobs.get((await queue.add("q", attempts=7, priority=given)).id)
+    assert run is not None
+    assert usual is not None
+    assert (run.options.attempts, run.priority) == (7, usual.priority)
+
+
 async def test_limits_of_types_and_keys_are_set_and_removed(queue: Queue, serve: Serve) -> None:
     client = await serve(queue)
     body: dict[str, Any] = {"types": {"report": {"concurrent": 2}}, "key": {"per_minute": 60}}

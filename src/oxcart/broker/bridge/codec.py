@@ -241,6 +241,12 @@ def priority_of(given: int, *, formal: bool = False) -> int:
     return given
 
 
+def formal_priority(number: int) -> int:
+    """Returns the formal priority of Bridge's number; that of normal jobs for a number of another client."""
+    named = {known: priority for priority, known in FORMAL.items()}
+    return int(named.get(number, Priority.NORMAL))
+
+
 def retention_seconds(kept: Retention | None) -> int:
     """Returns for how many seconds the keys of an ended job stay; 0 for none."""
     if kept is None:

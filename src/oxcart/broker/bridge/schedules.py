@@ -15,8 +15,7 @@ from typing import Any
 
 import msgspec
 
-from oxcart.broker.bridge import codec, members, records
-from oxcart.broker.bridge.jobs import options_of
+from oxcart.broker.bridge import codec, jobs, members, records
 from oxcart.broker.bridge.keys import BridgeKeys
 from oxcart.broker.bridge.scripts import load
 from oxcart.broker.caller import Caller
@@ -118,7 +117,7 @@ class TypeSchedules(Schedules):
                 ]
             )
             if raw is not None and score is not None and records.read_record(raw).type == self._keys.queue:
-                return _scheduler(job_id, raw, score, known)
+                return self._scheduler(job_id, raw, score, known)
         return None
 
     async def page(self, first: int, last: int, *, latest: bool = False) -> list[Scheduler]:
@@ -182,8 +181,26 @@ class TypeSchedules(Schedules):
                 ids, flat[1::2], answers[: len(ids)], answers[len(ids) :], strict=True
             ):
                 if raw is not None and records.read_record(raw).type == self._keys.queue:
-                    found.append(_scheduler(one, raw, score, fired))
+                    found.append(self._scheduler(one, raw, score, fired))
             at += len(ids)
+
+    def _scheduler(self, job_id: str, raw: bytes, score: bytes, fired: bytes | None) -> Scheduler:
+        record = records.read_record(raw)
+        options = jobs.options_of(record)
+        if self._broker.formal:
+            options = options.replace(priority=codec.formal_priority(record.priority))
+        return Scheduler(
+            id=_name(job_id, record),
+            name=record.name,
+            schedule=_schedule(record),
+            next_ms=PAUSED_MS if math.isinf(float(score)) else min(_ms(float(score)), PAUSED_MS),
+            runs=int(fired or 0),
+            data=members.decoded(record.payload),
+            options={key: record.ox[key] for key in ("missed", "overlap") if key in record.ox},
+            job_options=options,
+            names_runs=False,
+            declared_by=by if isinstance(by := record.ox.get("by"), str) else None,
+        )
 
 
 class CronKeeper:
@@ -387,19 +404,3 @@ def _name(job_id: str, record: records.Record) -> str:
     """Returns the name of a schedule; a schedule of another client has only its id."""
     name = record.ox.get("scheduler")
     return name if isinstance(name, str) else job_id
-
-
-def _scheduler(job_id: str, raw: bytes, score: bytes, fired: bytes | None) -> Scheduler:
-    record = records.read_record(raw)
-    return Scheduler(
-        id=_name(job_id, record),
-        name=record.name,
-        schedule=_schedule(record),
-        next_ms=PAUSED_MS if math.isinf(float(score)) else min(_ms(float(score)), PAUSED_MS),
-        runs=int(fired or 0),
-        data=members.decoded(record.payload),
-        options={key: record.ox[key] for key in ("missed", "overlap") if key in record.ox},
-        job_options=options_of(record),
-        names_runs=False,
-        declared_by=by if isinstance(by := record.ox.get("by"), str) else None,
-    )
