@@ -2,4 +2,5 @@
 
 `state` has the values, `actions` the transitions, named as the scripts are, `explore` visits every reachable
 state and checks the invariants, `replay` drives the real scripts along random paths and compares the states.
+`layout` is a second model, of partitions that are resized.
 """

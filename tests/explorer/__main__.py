@@ -11,6 +11,7 @@ import time
 from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.connection import Server
 from tests.explorer.explore import explore
+from tests.explorer.layout import explore_layouts
 from tests.explorer.replay import Replay
 from tests.servers import ValkeyServer
 
@@ -20,15 +21,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.explorer", description=__doc__)
     parser.add_argument("--workers", type=int, default=3, help="how many workers (default: 3)")
     parser.add_argument("--starts", type=int, default=2, help="most starts of each job (default: 2)")
-    parser.add_argument("--crashes", type=int, default=0, help="how many workers may die (default: 0)")
+    parser.add_argument("--crashes", type=int, default=1, help="how many workers may die (default: 1)")
     parser.add_argument("--paths", type=int, default=100, help="paths that the scripts replay (default: 100)")
     parser.add_argument("--seed", type=int, default=1, help="of the first path (default: 1)")
     arguments = parser.parse_args()
     began = time.monotonic()
     found = explore(arguments.workers, arguments.starts, arguments.crashes)
     print(f"{found} ({time.monotonic() - began:.0f} s)", flush=True)
+    layouts = explore_layouts()
+    print(layouts, flush=True)
     asyncio.run(_replay(arguments.workers, arguments.paths, arguments.seed))
-    return 1 if found.faults else 0
+    return 1 if found.faults or layouts.fault else 0
 
 
 async def _replay(workers: int, paths: int, seed: int) -> None:

@@ -32,17 +32,30 @@ class Rules:
 
 
 class Action(NamedTuple):
-    """An action: its name, the worker, and the job; ``lost`` if its reply gets lost."""
+    """An action.
+
+    Attributes:
+        name: The script, or what else happens.
+        worker: Who calls it.
+        job: On which job.
+        lost: Whether its reply gets lost.
+        end: How a finish ends: ``c`` completes, ``r`` retries at once.
+        claims: Whether a finish claims the next job in the same call.
+    """
 
     name: str
     worker: int = -1
     job: int = -1
     lost: bool = False
+    end: str = "c"
+    claims: bool = False
 
     def __str__(self) -> str:
         who = f" by worker {self.worker}" if self.worker >= 0 else ""
         what = f" of job {self.job}" if self.job >= 0 else ""
-        return f"{self.name}{what}{who}{', reply lost' if self.lost else ''}"
+        how = " (retried)" if self.end == "r" else ""
+        how += " and claim" if self.claims else ""
+        return f"{self.name}{what}{how}{who}{', reply lost' if self.lost else ''}"
 
 
 def possible(state: State, most_starts: int, most_crashes: int) -> Iterator[Action]:
@@ -55,9 +68,11 @@ def possible(state: State, most_starts: int, most_crashes: int) -> Iterator[Acti
                 yield Action("claim", number)
                 if state.wait:
                     yield Action("claim", number, lost=True)
-            for job, _ in worker.held:
-                yield Action("finish", number, job)
-                yield Action("finish", number, job, lost=True)
+            for job, start in worker.held:
+                for end in ("c", "r") if start < most_starts else ("c",):
+                    for claims in (False, True) if most_starts > max(state.starts) else (False,):
+                        yield Action("finish", number, job, end=end, claims=claims)
+                        yield Action("finish", number, job, lost=True, end=end, claims=claims)
             if worker.held:
                 yield Action("renew", number)
         if state.crashes < most_crashes and (worker.held or worker.lost):
@@ -91,20 +106,26 @@ def apply(state: State, action: Action, rules: Rules) -> State:
 
 
 def _claim(state: State, action: Action) -> State:
+    state, job, start = _claim_on_server(state)
     worker = state.workers[action.worker]
-    job, start = -1, 0
-    if state.wait:
-        job = state.wait[-1]
-        start = state.starts[job] + 1
-        state = state._replace(
-            wait=state.wait[:-1],
-            active=state.active | {job},
-            starts=changed(state.starts, job, start),
-            locks=changed(state.locks, job, start),
-        )
     if action.lost:
         return state.with_worker(action.worker, worker._replace(lost=Lost("claim", job, start)))
     return state.with_worker(action.worker, _with_claim(worker, job, start))
+
+
+def _claim_on_server(state: State) -> tuple[State, int, int]:
+    """Applies a claim; returns the state, and job and start, -1 for no job."""
+    if not state.wait:
+        return state, -1, 0
+    job = state.wait[-1]
+    start = state.starts[job] + 1
+    state = state._replace(
+        wait=state.wait[:-1],
+        active=state.active | {job},
+        starts=changed(state.starts, job, start),
+        locks=changed(state.locks, job, start),
+    )
+    return state, job, start
 
 
 def _with_claim(worker: Worker, job: int, start: int) -> Worker:
@@ -115,22 +136,27 @@ def _with_claim(worker: Worker, job: int, start: int) -> Worker:
 def _finish(state: State, action: Action, rules: Rules) -> State:
     worker = state.workers[action.worker]
     start = next(start for job, start in worker.held if job == action.job)
-    state, code = finish_on_server(state, action.job, start, rules)
+    state, code = finish_on_server(state, action.job, start, rules, action.end)
+    job, its = -1, 0
+    if action.claims:
+        state, job, its = _claim_on_server(state)
+    lost = Lost("finish", action.job, start, code, action.end, job, its)
     if action.lost:
-        lost = Lost("finish", action.job, start, code)
         return state.with_worker(action.worker, worker._replace(lost=lost))
-    return _with_code(state, action.worker, action.job, start, code)
+    state = _with_code(state, action.worker, lost, code)
+    return state.with_worker(action.worker, _with_claim(state.workers[action.worker], job, its))
 
 
-def _with_code(state: State, number: int, job: int, start: int, code: int) -> State:
+def _with_code(state: State, number: int, call: Lost, code: int) -> State:
     """The worker receives the code of its finish."""
-    held = tuple(one for one in state.workers[number].held if one != (job, start))
-    if (code == DONE) != ((job, start) in state.completed):
+    attempt = (call.job, call.start)
+    held = tuple(one for one in state.workers[number].held if one != attempt)
+    if (code == DONE) != (attempt in (state.completed if call.end == "c" else state.retried)):
         state = state._replace(lies=True)
     return state.with_worker(number, Worker(held))
 
 
-def finish_on_server(state: State, job: int, start: int, rules: Rules) -> tuple[State, int]:
+def finish_on_server(state: State, job: int, start: int, rules: Rules, end: str = "c") -> tuple[State, int]:
     """Applies a finish; returns the state and the code."""
     holder = state.locks[job]
     if rules.checks_lease and holder and holder != start:
@@ -143,8 +169,11 @@ def finish_on_server(state: State, job: int, start: int, rules: Rules) -> tuple[
         locks=changed(state.locks, job, 0),
         active=state.active - {job},
         noted=state.noted - {job},
-        completed=tuple(sorted({*state.completed, (job, start)})),
     )
+    if end == "r":
+        retried = tuple(sorted({*state.retried, (job, start)}))
+        return state._replace(retried=retried, wait=(job, *state.wait)), DONE
+    state = state._replace(completed=tuple(sorted({*state.completed, (job, start)})))
     if state.pending is not None and job in state.pending:
         left = state.pending - {job}
         state = state._replace(pending=left)
@@ -154,18 +183,24 @@ def finish_on_server(state: State, job: int, start: int, rules: Rules) -> tuple[
 
 
 def _repeat(state: State, action: Action, rules: Rules) -> State:
-    worker = state.workers[action.worker]
-    lost = worker.lost
+    lost = state.workers[action.worker].lost
     assert lost is not None
-    if lost.verb == "finish":
-        code = lost.code
-        if not rules.remembers:
-            state, code = finish_on_server(state, lost.job, lost.start, rules)
-        return _with_code(state, action.worker, lost.job, lost.start, code)
+    if lost.verb == "claim":
+        return _repeat_claim(state, action, rules, lost.job, lost.start)
+    code = lost.code
+    if not rules.remembers:
+        state, code = finish_on_server(state, lost.job, lost.start, rules, lost.end)
+    state = _with_code(state, action.worker, lost, code)
+    if lost.next_job < 0:
+        return state
+    return _repeat_claim(state, action, rules, lost.next_job, lost.next_start)
+
+
+def _repeat_claim(state: State, action: Action, rules: Rules, job: int, start: int) -> State:
+    worker = state.workers[action.worker]
     if not rules.remembers:
         forgotten = state.with_worker(action.worker, worker._replace(lost=None))
         return _claim(forgotten, Action("claim", action.worker))
-    job, start = lost.job, lost.start
     if job >= 0 and (state.starts[job] == start or not rules.fences):
         if not state.locks[job] and job in state.active:
             state = state._replace(locks=changed(state.locks, job, start))

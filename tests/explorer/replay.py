@@ -11,7 +11,7 @@ from oxcart.broker.bullmq.broker import BullMQBroker
 from oxcart.broker.bullmq.scripts import load
 from oxcart.model.graph import Edge, Node
 from oxcart.model.options import JobOptions
-from tests.explorer.actions import Action, Rules, apply, possible
+from tests.explorer.actions import Action, Rules, apply, finish_on_server, possible
 from tests.explorer.state import DEPENDENT, JOBS, State, initial
 
 #: Longer than a replay: leases end when the model says so.
@@ -92,8 +92,17 @@ class Replay:
     def _finish(self, action: Action) -> None:
         start = next(start for job, start in self.state.workers[action.worker].held if job == action.job)
         token = self._tokens[action.job, start]
-        ending = ["1", "c", "1", token, "", "-1::", "", f"j{action.job}", str(start), str(start)]
-        self._once(action.worker, "finish", [*_asked(0, token), *ending, ""])
+        attempt = [f"j{action.job}", str(start)]
+        ending = ["1", "c", "1", token, "", "-1::", "", *attempt, str(start)]
+        if action.end == "r":
+            ending = ["1", "r", "1", token, "", "", "", *attempt, "not yet", ""]
+        asked = _asked(0, token)
+        if action.claims:
+            asked = _asked(1, f"token-{self._calls + 1}")
+            server, _ = finish_on_server(self.state, action.job, start, Rules(), action.end)
+            for job in server.wait[-1:]:
+                self._tokens[job, server.starts[job] + 1] = asked[2]
+        self._once(action.worker, "finish", [*asked, *ending, ""])
 
     def _repeat(self, action: Action) -> None:
         verb, given = self._last[action.worker]
@@ -137,6 +146,7 @@ class Replay:
         starts = tuple(int(ats or 0) for ats, _, _ in hashes)
         locks = tuple(self._start_of(job, client.get(f"{PREFIX}j{job}:lock"), starts[job]) for job in JOBS)
         completed = sorted(_job_of(job) for job in client.zrange(f"{PREFIX}completed", 0, -1))
+        ends = [client.hmget(f"{PREFIX}j{job}", "atm", "attemptsMade") for job in JOBS]
         dependencies = client.smembers(f"{PREFIX}j{DEPENDENT}:dependencies")
         is_pending = client.zscore(f"{PREFIX}waiting-children", f"j{DEPENDENT}") is not None
         active = client.lrange(f"{PREFIX}active", 0, -1)
@@ -145,6 +155,9 @@ class Replay:
         released = sum(
             one.get("prev") == "waiting-children" and one["jobId"] == f"j{DEPENDENT}" for one in events
         )
+        ended = [int(atm or 0) + int(old or 0) for atm, old in ends]
+        attempts = [*self.state.completed, *self.state.retried]
+        assert ended == [sum(one == job for one, _ in attempts) for job in JOBS]
         return self.state._replace(
             wait=tuple(_job_of(job) for job in client.lrange(f"{PREFIX}wait", 0, -1)),
             active=frozenset(map(_job_of, active)),

@@ -17,12 +17,18 @@ class Lost(NamedTuple):
         job: The job; -1 for a claim that found none.
         start: The start that the call claimed or finishes.
         code: The reply of a finish.
+        end: ``c`` for a finish that completes, ``r`` for one that retries at once.
+        next_job: The job that a finish claimed in the same call; -1 for none.
+        next_start: The start of that claim.
     """
 
     verb: str
     job: int
     start: int
     code: int = 0
+    end: str = ""
+    next_job: int = -1
+    next_start: int = 0
 
 
 class Worker(NamedTuple):
@@ -45,6 +51,7 @@ class State(NamedTuple):
         active: Leased jobs.
         pending: What the dependent waits for; None once it is released.
         completed: Completed jobs, with the start whose result was accepted.
+        retried: Failed attempts that were retried, as job and start.
         starts: How often each job was started.
         locks: The start whose worker has the lease on each job; 0 for none.
         stalls: How often each job was recovered.
@@ -59,6 +66,7 @@ class State(NamedTuple):
     active: frozenset[int]
     pending: frozenset[int] | None
     completed: tuple[tuple[int, int], ...]
+    retried: tuple[tuple[int, int], ...]
     starts: tuple[int, ...]
     locks: tuple[int, ...]
     stalls: tuple[int, ...]
@@ -95,6 +103,7 @@ def initial(workers: int) -> State:
         active=frozenset(),
         pending=frozenset({0, 1}),
         completed=(),
+        retried=(),
         starts=none,
         locks=none,
         stalls=none,
@@ -129,9 +138,10 @@ def violations(state: State) -> list[str]:
     for job in JOBS:
         if state.locks[job] and job not in state.active:
             found.append(f"lease: job {job} has a lease and is not active")
-        # Each start but the last, or the present one, ended by a stall.
-        if state.starts[job] > state.stalls[job] + 1:
-            found.append(f"attempts: job {job} had {state.starts[job]} starts and {state.stalls[job]} stalls")
+        # Each start but the last, or the present one, ended by a stall or a retry.
+        ends = state.stalls[job] + sum(one == job for one, _ in state.retried)
+        if state.starts[job] > ends + 1:
+            found.append(f"attempts: job {job} had {state.starts[job]} starts and {ends} stalls and retries")
     if state.releases > 1:
         found.append(f"released once: the dependent was released {state.releases} times")
     if state.releases and len({job for job, _ in state.completed} - {DEPENDENT}) < DEPENDENT:
