@@ -1,10 +1,14 @@
-"""A queue that removes ended jobs takes no row from the tables of an attached pipeline."""
+"""What a pipeline keeps: rows of jobs that the server removes, and days until their age, with their files."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import time
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
@@ -14,6 +18,7 @@ from oxcart.spark.options import QueueSelection, ServerAddress
 
 pytest.importorskip("pyspark")
 
+from oxcart.spark.lake.retention import Retention
 from oxcart.spark.pipeline import Pipeline, Plan
 from oxcart.spark.read.attachment import attach
 
@@ -46,3 +51,57 @@ async def test_removed_jobs_stay_in_the_tables(
     rows = pipeline.tables.read("jobs").collect()
     assert {row.job_id for row in rows} >= {job.id for job in jobs}
     assert {(row.name, row.state, row.attempts) for row in rows} == {("fine", "completed", 1)}
+
+
+def test_a_pipeline_drops_days_and_deletes_their_files(
+    spark: SparkSession, url: str, store: redis.Redis, tmp_path: Path
+) -> None:
+    today = int(time.time()) // 86_400
+    events: tuple[dict[Any, Any], ...] = (
+        {"event": "added", "name": "n"},
+        {"event": "waiting"},
+        {"event": "active"},
+        {"event": "completed"},
+    )
+    for back in (20, 15, 0):  # the ids of a stream ascend
+        for number, fields in enumerate(events):
+            at = (today - back) * 86_400_000 + number
+            store.xadd("bull:mail:events", {**fields, "jobId": f"job-{back}"}, id=f"{at}-0")
+    plan = Plan(
+        tmp_path / "lake",
+        ServerAddress(url=url),
+        QueueSelection(("mail",)),
+        samples=False,
+        retention=Retention.read(["7d", "events=17d"]),
+    )
+    pipeline = Pipeline(spark, plan)
+    # Files of dropped days stay for a day: these go two days ago.
+    pipeline.lake.clock = lambda: (today - 2) * 86_400_000
+    pipeline.once()
+    kept = {"events": [15, 0], "jobs": [0], "attempts": [0], "transitions": [0]}
+    assert {table: ages(pipeline, table, today) for table in kept} == kept
+    assert {table: on_disk(pipeline, table, today) for table in kept} == kept
+    pipeline.plan = replace(plan, retention=Retention.read(["7d", "events=10d"]))
+    pipeline.once()
+    assert ages(pipeline, "events", today) == [15, 0], "the last look was less than ten minutes ago"
+    long_ago = time.time() - 3600
+    os.utime(pipeline.lake.root / "_expired", (long_ago, long_ago))
+    pipeline.once()
+    assert ages(pipeline, "events", today) == on_disk(pipeline, "events", today) == [0]
+    assert {row.job_id for row in pipeline.tables.read("jobs").collect()} == {"job-0"}
+    assert pipeline.builder.refresh() == [], "a day whose bronze was dropped is not built again"
+
+
+def ages(pipeline: Pipeline, table: str, today: int) -> list[int]:
+    """How many days ago the days of a table are."""
+    return [today - _number(day) for day in pipeline.lake.head().days(table)]
+
+
+def on_disk(pipeline: Pipeline, table: str, today: int) -> list[int]:
+    """How many days ago the days are whose files exist."""
+    folders = {path.parent.name for path in pipeline.lake.root.glob(f"{table}/day=*/*.parquet")}
+    return sorted((today - _number(name.partition("=")[2]) for name in folders), reverse=True)
+
+
+def _number(day: str) -> int:
+    return (date.fromisoformat(day) - date(1970, 1, 1)).days
