@@ -16,6 +16,8 @@ pytest.importorskip("grpc")
 
 from oxcart.spark.session import find_java, prepare_environment
 from tests.history.lakes import MIDNIGHT, make_lake
+from tests.spark.standalone import Standalone
+from tests.spark.work.test_docs import PRINTED, lines_of
 
 DOCS = Path(__file__).parents[2] / "docs" / "pipeline.md"
 
@@ -26,6 +28,9 @@ SESSIONS = {
 }
 
 
+COUNTS = "print('jobs', jobs.count())\nprint('events', spark.table('mail_events').count())"
+
+
 def snippets() -> list[str]:
     """The lines of Python below ``In Spark``: those of the format, and those of a lake's tables."""
     found = re.search(r"^## In Spark$(.*?)(?=^## |\Z)", DOCS.read_text(), re.M | re.S)
@@ -33,11 +38,9 @@ def snippets() -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", found[1], re.M | re.S)
 
 
-def run(script: Path, kind: str, lines: str, environ: dict[str, str]) -> str:
+def run(script: Path, session: str, lines: str, environ: dict[str, str]) -> str:
     """Runs lines in a session of a user's own program; returns what they print."""
-    script.write_text(
-        f"from pyspark.sql import SparkSession\nspark = {SESSIONS[kind]}\n{lines}\nspark.stop()\n"
-    )
+    script.write_text(f"from pyspark.sql import SparkSession\nspark = {session}\n{lines}\nspark.stop()\n")
     environ = {**os.environ, **environ}
     prepare_environment(find_java(), environ, local=True)
     done = subprocess.run(
@@ -57,10 +60,32 @@ def run(script: Path, kind: str, lines: str, environ: dict[str, str]) -> str:
 def test_the_documented_lines_run_in_a_users_own_session(
     kind: str, url: str, store: redis.Redis, tmp_path: Path
 ) -> None:
-    counts = "print('jobs', jobs.count())\nprint('events', spark.table('mail_events').count())"
-    printed = run(tmp_path / "lines.py", kind, f"{snippets()[0]}\n{counts}", {"OXCART_URL": url})
+    printed = run(tmp_path / "lines.py", SESSIONS[kind], f"{snippets()[0]}\n{COUNTS}", {"OXCART_URL": url})
     assert "jobs 2\n" in printed
     assert "events 4\n" in printed
+    assert store.zcard("bull:mail:prioritized") == 2
+
+
+def test_the_documented_lines_run_on_a_standalone_cluster(
+    url: str, store: redis.Redis, tmp_path: Path
+) -> None:
+    """The format, and executors that run jobs: tasks are in processes of the cluster's workers."""
+    with Standalone(tmp_path, workers=2) as cluster:
+        settings = {
+            "spark.executor.memory": "600m",
+            "spark.cores.max": "2",
+            "spark.driver.host": "127.0.0.1",
+            "spark.executorEnv.OXCART_URL": url,
+        }
+        configured = "".join(f".config({name!r}, {value!r})" for name, value in settings.items())
+        session = f"SparkSession.builder.master({cluster.url!r}){configured}.getOrCreate()"
+        lines = f"{snippets()[0]}\n{COUNTS}\n{lines_of('Executors that run jobs')}\n"
+        lines += "print('application', spark.sparkContext.applicationId)"
+        printed = run(tmp_path / "lines.py", session, lines, {"OXCART_URL": url})
+    assert "jobs 2\n" in printed
+    assert "events 4\n" in printed
+    assert PRINTED in printed, "what executors ran"
+    assert "application app-" in printed
     assert store.zcard("bull:mail:prioritized") == 2
 
 
@@ -87,7 +112,9 @@ try:
 except oxcart.errors.OxcartError as error:
     print('error', error)
 """
-    printed = run(tmp_path / "lines.py", kind, f"{snippets()[1]}\nimport oxcart.errors\n{further}", {})
+    printed = run(
+        tmp_path / "lines.py", SESSIONS[kind], f"{snippets()[1]}\nimport oxcart.errors\n{further}", {}
+    )
     assert "states ['completed', 'failed']\n" in printed
     assert "failed [('charge', 2026)]\n" in printed
     assert "views ['flows', 'gaps']\n" in printed
