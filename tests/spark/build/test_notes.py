@@ -25,7 +25,7 @@ from oxcart.spark.build.notes import (
 )
 from oxcart.spark.lake.bronze import write_rows
 from oxcart.spark.lake.columns import BUILDS
-from oxcart.spark.lake.files import FIRST_DAY
+from oxcart.spark.lake.files import FIRST_DAY, LakeConflict
 from oxcart.spark.lake.versions import Change, Lake
 from oxcart.spark.read.entries import rows_of
 
@@ -179,6 +179,14 @@ def test_old_notes_are_not_read_again(book: Book) -> None:
     book.settle()
     assert book.look().stale() == {}
     assert book.ledger.basis("a", day_at(81), [day_at(81)]) == Basis(day_at(80), "", True)
+
+
+def test_notes_that_an_erasure_deletes_meanwhile_are_a_conflict(book: Book) -> None:
+    history(book, 3)
+    (first, *_) = book.lake.head().of(BUILDS)
+    Path(book.lake.place(first)).unlink()
+    with pytest.raises(LakeConflict, match="by an erasure"):
+        without_dropped(book.lake.head(), day_at(2))
 
 
 def test_notes_of_dropped_days_go_but_the_last_of_each_queue(book: Book) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 from oxcart.spark.lake.bronze import BRONZE
 from oxcart.spark.lake.columns import BUILDS
-from oxcart.spark.lake.files import FIRST_DAY
+from oxcart.spark.lake.files import FIRST_DAY, LakeConflict
 
 if TYPE_CHECKING:
     from oxcart.spark.lake.versions import File, Lake, Version
@@ -334,9 +334,15 @@ def without_dropped(version: Version, first: str) -> tuple[list[File], set[str]]
 
     Returns:
         New files of notes, and the paths of files that go.
+
+    Raises:
+        LakeConflict: An erasure has deleted notes of this version.
     """
     files = [file for file in version.of(BUILDS) if file.day < first]
-    noted = {file.day: _parsed(str(version.lake.place(file))) for file in files}
+    try:
+        noted = {file.day: _parsed(str(version.lake.place(file))) for file in files}
+    except FileNotFoundError as error:
+        raise LakeConflict(f"notes were replaced by an erasure meanwhile ({error.filename})") from error
     last = {queue: day for day, known in sorted(noted.items()) for queue in known}
     made: list[File] = []
     gone: set[str] = set()
