@@ -59,6 +59,13 @@ def endless(spark: SparkSession, job: SparkJob, note: str, to: str, limited: boo
     frame.write.parquet(job.output(to))
 
 
+@apps.job(run="spark", master="local[1]", conf=CONF)
+def reporting(spark: SparkSession, job: SparkJob, to: str, progress: Any, message: str | None) -> None:
+    """Reports its own progress, and writes rows."""
+    job.update_progress(progress, message)
+    spark.range(5).write.parquet(job.output(to))
+
+
 @apps.job(run="spark", master="local[2]", conf=CONF)
 def half(spark: SparkSession, job: SparkJob, to: str, how: str) -> int:
     """Fails in the first attempt after it has written its output."""

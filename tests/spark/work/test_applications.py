@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator
 from functools import partial
@@ -23,7 +24,7 @@ from oxcart.spark.work.output import MARK
 from tests.servers import wait_until
 from tests.signals import eventually
 from tests.spark.conftest import long
-from tests.spark.work.applications import CONF, apps, count, endless, half
+from tests.spark.work.applications import CONF, apps, count, endless, half, reporting
 
 SCRIPT = Path(__file__).with_name("script.py")
 
@@ -62,16 +63,17 @@ async def test_an_application_reports_what_it_does_and_publishes_its_output(
     assert result["pid"] != os.getpid()
     progress = (await first.get()).progress
     assert progress["percent"] == 100
-    assert progress["ui"].startswith("http://")
-    assert progress["outputs"] == [str(written)]
-    metrics = progress["metrics"]
+    facts = progress["spark"]
+    assert facts["ui"].startswith("http://")
+    assert facts["outputs"] == [str(written)]
+    metrics = facts["metrics"]
     assert metrics["output_rows"] == 10
     assert metrics["input_rows"] >= 1000
     assert min(metrics[name] for name in ("stages", "output_bytes", "shuffle_write_bytes")) > 0
     text = "\n".join(await first.logs())
     assert "counting 1000" in text
     assert f"WARNING etl: a warning of {first.id}" in text
-    assert progress["application"] in text
+    assert facts["application"] in text
     # The first attempt had written everything when it failed; only the second one is there.
     assert await second.result(200) == 2
     assert rows(retried) == 10
@@ -81,6 +83,28 @@ async def test_an_application_reports_what_it_does_and_publishes_its_output(
     assert rows(tmp_path / "scripted") == 7
     assert left_in(tmp_path, "out", "retried", "scripted") == set()
     assert left_in(tmp_path / "out", "counts") == set()
+
+
+@pytest.mark.parametrize(
+    ("own", "message", "kept"),
+    [
+        (40, "half of it", {"percent": 40, "message": "half of it"}),
+        ({"phase": "load", "metrics": 1}, None, {"phase": "load", "metrics": 1}),
+    ],
+)
+async def test_the_progress_of_a_handler_keeps_what_spark_did(
+    worker: Worker, tmp_path: Path, own: Any, message: str | None, kept: dict[str, Any]
+) -> None:
+    job = await reporting.enqueue(to=str(tmp_path / "out"), progress=own, message=message)
+    await job.result(200)
+    progress = (await job.get()).progress
+    facts = progress.pop("spark")
+    assert progress == kept
+    assert facts["ui"].startswith("http://")
+    assert facts["outputs"] == [str(tmp_path / "out")]
+    assert facts["metrics"]["output_rows"] == 5
+    (line,) = [line for line in await job.logs() if line.startswith("Spark application ended: ")]
+    assert json.loads(line.partition(": ")[2]) == facts
 
 
 def is_gone(pid: str) -> bool:

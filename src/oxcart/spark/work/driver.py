@@ -79,15 +79,10 @@ def _run(call: Call, job: SparkJob, settings: ApplicationSettings) -> Any:
     job.application = spark.sparkContext.applicationId
     job.ui = spark.sparkContext.uiWebUrl
     print(f"Spark application {job.application}" + (f", user interface {job.ui}" if job.ui else ""))
-    about = {"application": job.application} | ({"ui": job.ui} if job.ui else {})
-
-    def report(percent: float, text: str) -> None:
-        if not job.reports and not job.is_cancelled:
-            call.link.call("update_progress", {"percent": percent, "message": text, **about}, None)
-
+    job.facts = {"application": job.application} | ({"ui": job.ui} if job.ui else {})
     with contextlib.suppress(OxcartError):  # progress is worth no attempt
-        report(0, "the session is open")
-    monitor = Monitor(spark, report)
+        job.show_stages(0, "the session is open")
+    monitor = Monitor(spark, job.show_stages)
     over = threading.Event()
     threading.Thread(target=_interrupt, args=(spark, job, over), daemon=True).start()
     monitor.start()
@@ -103,10 +98,10 @@ def _run(call: Call, job: SparkJob, settings: ApplicationSettings) -> Any:
         over.set()
         monitor.stop()
     metrics = msgspec.to_builtins(monitor.finish())
-    if not job.reports:
-        end = {"percent": 100, "metrics": metrics, "outputs": published, **about}
-        with contextlib.suppress(OxcartError):
-            call.link.call("update_progress", end, None)
+    job.facts = {**job.facts, "metrics": metrics, "outputs": published}
+    print(f"Spark application ended: {msgspec.json.encode(job.facts).decode()}")
+    with contextlib.suppress(OxcartError):
+        job.show_end()
     with contextlib.suppress(Exception):  # the work is done and published
         spark.stop()
     if settings.script:

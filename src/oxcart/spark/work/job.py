@@ -7,6 +7,7 @@ from typing import Any
 
 from oxcart.engine.running import RunningJob
 from oxcart.engine.sync_running import Link, SyncRunningJob
+from oxcart.model.progress import check_progress
 from oxcart.spark.work.output import Output
 
 
@@ -18,9 +19,11 @@ class SparkJob(SyncRunningJob):
         application: Spark's id of the application.
         outputs: What the attempt publishes when it succeeds.
         reports: Whether the handler reports progress itself, so that Spark's stages are not reported.
+        facts: The application, its user interface and at the end its metrics and outputs. The job's progress
+            has them in the field ``spark``, whoever reports it.
     """
 
-    __slots__ = ("application", "outputs", "reports", "ui")
+    __slots__ = ("_progress", "application", "facts", "outputs", "reports", "ui")
 
     def __init__(self, job: RunningJob, link: Link) -> None:
         super().__init__(job, link)
@@ -28,6 +31,8 @@ class SparkJob(SyncRunningJob):
         self.application: str | None = None
         self.outputs: list[Output] = []
         self.reports = False
+        self.facts: dict[str, Any] = {}
+        self._progress: dict[Any, Any] = {}
 
     def output(self, path: str | Path) -> str:
         """Returns a folder of this attempt in place of ``path``; it gets that name when the job succeeds.
@@ -53,11 +58,25 @@ class SparkJob(SyncRunningJob):
         """Writes the job's progress; from now on the progress of stages is not written.
 
         Args:
-            progress: A number from 0 to 100, or an object.
+            progress: A number from 0 to 100, or an object. It gets the field ``spark`` unless it has one.
             message: Text beside it.
 
         Raises:
             ValidationError: The progress or the message is out of its bounds; nothing was written.
         """
+        own = check_progress(progress, message=message)
         self.reports = True
-        super().update_progress(progress, message)
+        self._write_progress(own if isinstance(own, dict) else {"percent": own})
+
+    def show_stages(self, percent: float, message: str) -> None:
+        """Writes how far Spark's stages are, unless the handler reports progress itself."""
+        if not self.reports and not self.is_cancelled:
+            self._write_progress({"percent": percent, "message": message})
+
+    def show_end(self) -> None:
+        """Writes the facts of the end beside the handler's last progress, or beside 100 percent."""
+        self._write_progress(self._progress if self.reports else {"percent": 100})
+
+    def _write_progress(self, progress: dict[Any, Any]) -> None:
+        self._progress = progress
+        super().update_progress({"spark": self.facts, **progress})
