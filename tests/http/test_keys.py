@@ -345,3 +345,18 @@ async def test_a_queue_that_is_added_is_seen_by_those_with_a_grant(
         assert (await names(key), await names(other)) == (["emails"], ["q"])
         with pytest.raises(ValidationError):
             await server.api.service.add_queue(make_queue("emails"))
+
+
+async def test_failed_sign_ins_are_in_the_audit_log(queue: Queue, serve: Serve, make_key: MakeKey) -> None:
+    client, admin = await serve(queue), await make_key("admin")
+    wrong = "ox_the-wrong-key-of-nobody"
+    for _ in range(30):
+        await client.post("/sign-in", data={"key": wrong})
+    answer = await client.get("/api/v1/audit", headers=bearer(admin))
+    rows = answer.json()["entries"]
+    assert {(row["caller"], row["action"], row["status"]) for row in rows} == {
+        ("unknown", "POST /sign-in", 401)
+    }
+    assert 20 <= len(rows) < 30
+    assert rows[0]["address"] == "127.0.0.1"
+    assert wrong not in answer.text

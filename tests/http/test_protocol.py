@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from oxcart import Queue
+from oxcart.http.application import app
 from oxcart.http.protocol import MAX_HEAD
+from oxcart.http.server import Server
 from tests.http.conftest import Serve
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -68,13 +72,17 @@ CHUNKED = b"POST /api/v1/jobs HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: 
 @pytest.mark.parametrize("piece", [1000, 1 << 20])
 async def test_a_long_head_is_refused(queue: Queue, serve: Serve, head: bytes, piece: int) -> None:
     async with connection(serve, queue) as (reader, writer):
-        answer = b""
+        answer = rest = b""
         with contextlib.suppress(ConnectionResetError):  # the server closes while the client still writes
             for start in range(0, len(head), piece):
                 writer.write(head[start : start + piece])
                 await asyncio.sleep(0)
             answer = await reader.readline()
+            rest = await reader.read()
         assert answer.strip() in (b"HTTP/1.1 400 Bad Request", b"")
+        if rest:
+            error = json.loads(rest.partition(b"\r\n\r\n")[2])["error"]
+            assert error["code"] == "invalid_request"
     async with connection(serve, queue) as (reader, writer):
         writer.write(GET + b"\r\n")
         assert (await reader.readline()).startswith(b"HTTP/1.1 200")
@@ -86,3 +94,12 @@ async def test_a_head_within_the_bound_is_read(queue: Queue, serve: Serve) -> No
             writer.write(GET + b"x: " + b"a" * (MAX_HEAD - 1000) + b"\r\n\r\n")
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")
             await reader.readuntil(b'{"status":"healthy"}')
+
+
+async def test_a_connection_beyond_the_bound_gets_an_error_of_the_one_shape(queue: Queue) -> None:
+    async with Server(app([queue]), grace=1) as server:
+        server._server.config.limit_concurrency = 1
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            answer = await client.get("/health")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert answer.json()["error"]["code"] == "unavailable"

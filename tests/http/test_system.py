@@ -177,3 +177,11 @@ async def test_counts_of_many_failed_jobs_are_shared(
     monkeypatch.setattr(counting, "FRESH", 0.0)
     monkeypatch.setattr(counting, "SCAN", 1000)
     assert await read() == {"failed": 0, "cancelled": 310, "exact": True}
+
+
+async def test_an_address_may_not_probe_without_bound(queue: Queue, serve: Serve) -> None:
+    client = await serve(queue)
+    codes = [(await client.get("/ready")).status_code for _ in range(120)]
+    assert codes[:50] == [200] * 50
+    assert 429 in codes
+    assert (await client.get("/live")).status_code == 200

@@ -18,7 +18,7 @@ def top(
     """Watch queues, jobs and logs in the terminal; Enter goes deeper, Escape back.
 
     p pauses or resumes a queue, s shows the next state, r retries and c cancels a job, q ends it.
-        With --namespace it shows the job types of a namespace of Bridge.
+    With --namespace it shows the job types of a namespace of Bridge.
     """
     using = settings.of(ctx)
     try:

@@ -82,6 +82,11 @@ class ApiError(Exception):
         self.problem = Problem(code, message, list(details))
 
 
+def body_of(code: Code, message: str, request_id: str = "") -> bytes:
+    """Returns the body of an error that is answered outside of the framework."""
+    return msgspec.json.encode(ErrorBody(Problem(code, message, request_id=request_id)))
+
+
 def not_found(what: str) -> ApiError:
     """Returns the error for a thing that does not exist."""
     return ApiError(404, "not_found", f"{what} does not exist")

@@ -7,11 +7,10 @@ import re
 import uuid
 from typing import Any
 
-import msgspec
 from litestar.types import ASGIApp, HTTPScope, Message, Receive, Send
 
 from oxcart.http.audit import Audit
-from oxcart.http.errors import ErrorBody, Problem
+from oxcart.http.errors import body_of
 
 #: Seconds that a request may take, its body included.
 REQUEST_SECONDS = 60.0
@@ -112,10 +111,7 @@ def _unmounted(scope: Any) -> Any:
 
 
 async def _refuse(send: Send, request_id: str) -> None:
-    problem = Problem(
-        "unavailable", "the request took too long; the store may be unreachable", request_id=request_id
-    )
-    body = msgspec.json.encode(ErrorBody(problem))
+    body = body_of("unavailable", "the request took too long; the store may be unreachable", request_id)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": 503, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -7,6 +7,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from oxcart.http.errors import body_of
+
 #: Bytes of a request's line and headers.
 MAX_HEAD = 65_536
 
@@ -65,6 +67,19 @@ class Gathered(asyncio.Transport):
         self._inner.resume_reading()
 
 
+async def _refuse(scope: Any, receive: Any, send: Any) -> None:
+    """Answers a connection beyond the bound."""
+    body = body_of("unavailable", "there are too many connections; try again later")
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"retry-after", b"5"),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
 class HttpProtocol(HttpToolsProtocol):
     """One connection. The parser has no bounds of its own, so what it keeps is bounded here.
 
@@ -87,7 +102,24 @@ class HttpProtocol(HttpToolsProtocol):
         self._silent = 0
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD:
             raise ValueError(f"the head of a request is longer than {MAX_HEAD} bytes")
-        super().on_headers_complete()
+        limit = self.limit_concurrency
+        if limit is None or max(len(self.connections), len(self.tasks)) < limit:
+            super().on_headers_complete()
+            return
+        app, self.app, self.limit_concurrency = self.app, _refuse, None
+        try:
+            super().on_headers_complete()
+        finally:
+            self.app, self.limit_concurrency = app, limit
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what is no request, in the shape of every error, and closes the connection."""
+        body = body_of("invalid_request", msg)
+        self.transport.write(
+            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+            b"connection: close\r\n\r\n%s" % (len(body), body)
+        )
+        self.transport.close()
 
     def on_body(self, body: bytes) -> None:
         """Takes a part of a body."""

@@ -35,6 +35,7 @@ from oxcart.http.remote_groups import RemoteGroups
 from oxcart.http.remote_jobs import RemoteHandle, RemoteJobs
 from oxcart.http.remote_parts import RemoteFlows, RemoteLimits, RemoteWorkers
 from oxcart.http.remote_schedules import RemoteSchedules
+from oxcart.http.rows import fields_of
 from oxcart.http.values import BatchAnswer, JobBody
 from oxcart.jobs import Jobs
 from oxcart.limits import Limits
@@ -280,27 +281,11 @@ class RemoteQueue(Queue):
             "queue": self.name,
             "type": name,
             "payload": msgspec.Raw(payload.encode(data)),
-            "max_attempts": options.attempts,
-            "delay": f"{options.delay}ms" if options.delay else None,
-            "correlation_id": options.correlation_id,
-            "idempotency_key": options.idempotency_key,
-            "callback_url": options.callback_url,
-            "limit_key": options.limit_key,
-            "group": options.group,
-            "partition_key": options.partition_key,
-            "lifo": options.lifo or None,
-            "tags": options.tags or None,
-            "target": None if options.target is None else str(options.target),
-            "lifetime": None if options.lifetime is None else f"{options.lifetime}ms",
-            "backoff": _backoff(options),
+            **fields_of(options),
         }
-        if options.timeout is None:
-            raise unsupported("timeout", "timeout=None", "pass a long one")
-        if isinstance(options.timeout, int):
-            row["timeout"] = f"{options.timeout}ms"
         if self._core.priorities is not None or options.priority != DEFAULT_OPTIONS.priority:
             row["priority"] = options.priority
-        return {field: value for field, value in row.items() if value is not None}
+        return row
 
     # -- the queue as a whole
 
@@ -382,17 +367,3 @@ def _ids(given: Iterable[Dependency]) -> list[str]:
             raise ValidationError("after", "handles or ids over HTTP", one)
         found.append(one if isinstance(one, str) else one.id)
     return found
-
-
-def _backoff(options: JobOptions) -> dict[str, Any] | None:
-    backoff = options.backoff
-    if backoff == DEFAULT_OPTIONS.backoff:
-        return None
-    if backoff.jitter or backoff.type == "custom":
-        raise unsupported("backoff", "backoff with jitter, or of your own", "use a plain one")
-    made: dict[str, Any] = {"strategy": backoff.type, "initial_delay": f"{backoff.delay}ms"}
-    if backoff.type == "exponential":
-        made["multiplier"] = backoff.multiplier
-    if backoff.cap is not None and backoff.type != "fixed":
-        made["max_delay"] = f"{backoff.cap}ms"
-    return made

@@ -170,10 +170,12 @@ async def run(service: Api, name: FromPath[str], schedule_id: FromPath[str]) -> 
 
 async def run_now(service: Service, queue: Queue, found: Scheduler) -> JobHandle[Any]:
     """Adds a job with the payload and the options of the schedule's runs; the schedule stays as it is."""
-    options = found.job_options.replace(job_id=service.new_id(queue), delay=0, timestamp=None)
+    options = msgspec.structs.replace(
+        found.job_options, job_id=service.new_id(queue), delay=0, timestamp=None
+    )
     # The five formal names are the numbers 0 to 4 of the wire; of such a queue a peer may have others.
     if queue._core.priorities is not None and options.priority not in range(5):
-        options = options.replace(priority=Priority.NORMAL)
+        options = msgspec.structs.replace(options, priority=Priority.NORMAL)
     (handle,) = await queue._add([(found.name, found.data, options)])
     return handle
 

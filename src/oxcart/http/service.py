@@ -15,6 +15,7 @@ from oxcart.http.credentials import Caller
 from oxcart.http.errors import ApiError, not_found
 from oxcart.http.hub import Hub
 from oxcart.http.ids import new_id, tag_of_id, tag_of_queue
+from oxcart.http.rates import Rates
 from oxcart.http.redaction import Masks
 from oxcart.model.access import Grant, Role
 from oxcart.model.duration import Duration, parse_ms
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 DEFAULT_LIFETIME_MS = 7 * 86_400_000
 #: Ids of jobs that were made elsewhere, whose queue the service remembers.
 REMEMBERED = 4096
+#: Requests of `/ready` per second of one address, and five times as many at once.
+PROBES = 10.0
 #: Sets of grants whose queues the service remembers.
 VIEWS = 1000
 
@@ -70,6 +73,8 @@ class Service:
         self.operations: Operations = _operations()
         self.masks = masks or Masks()
         self.formal = FormalCounts()
+        #: How often each address may ask whether the store answers.
+        self.probes = Rates(PROBES, 5 * PROBES)
         self.viewer: Caller | None = None
         self._views: dict[tuple[tuple[Grant, ...], Role], Service] = {}
         self._all: Service = self

@@ -46,6 +46,10 @@ SIGN_IN = "/sign-in"
 SIGN_OUT = "/sign-out"
 
 
+#: Who tried to sign in with a key that is not known.
+UNKNOWN = Caller(id="unknown", kind="key", grants=())
+
+
 class Session(msgspec.Struct, array_like=True, frozen=True):
     """What the cookie holds."""
 
@@ -212,6 +216,8 @@ async def sign_in_with_key(request: Request[Any, Any, Any]) -> Response[str | No
         caller = await guard.by_key(request, str(form.get("key", "")).strip())
     except ApiError as error:
         text = "This key is not known, or it has expired." if error.status == 401 else str(error)
+        if error.status == 401:  # so often as the limit per address allows; what is beyond it is not recorded
+            request.scope["oxcart.caller"] = UNKNOWN  # type: ignore[typeddict-unknown-key]
         return Response(
             sign_in_page(root, after, text),
             status_code=error.status,

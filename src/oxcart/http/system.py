@@ -87,11 +87,14 @@ async def live() -> Health:
     opt=OPEN,
     responses={
         200: ResponseSpec(Health, False, "The store answers."),
+        429: answers()[429],
         503: ResponseSpec(Health, False, "The store does not answer."),
     },
 )
-async def ready(service: Api) -> Response[Health]:
+async def ready(request: Request[Any, Any, Any], service: Api) -> Response[Health]:
     """Answers 200 while the store can be reached."""
+    # It asks the store and needs no key, so nobody may ask as often as the server can.
+    service.probes.take("" if request.client is None else request.client.host)
     queue = next(iter(service.queues.values()))
     try:
         async with asyncio.timeout(PATIENCE):

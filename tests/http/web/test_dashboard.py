@@ -19,6 +19,7 @@ from oxcart.broker.connection import Server as RedisServer
 from oxcart.http import credentials
 from oxcart.http.application import app
 from oxcart.http.server import Server
+from oxcart.http.web import dashboard
 from oxcart.http.web.page import link
 from oxcart.model.access import AccessKey, digest, key_text
 from tests.browser import Browser, Page
@@ -391,3 +392,18 @@ async def test_a_page_whose_key_was_revoked_leads_to_the_form(
             "/queue?name=till"
         )
     await keys.close()
+
+
+async def test_a_page_opened_during_an_outage_reloads_by_itself(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dashboard, "PATIENCE", 1.0)
+    with ValkeyServer() as valkey:
+        queue = Queue("till", url=valkey.url)
+        async with till(queue) as (_, url):
+            page = browser.page()
+            valkey.kill()
+            await asyncio.to_thread(page.goto, f"{url}/queue?name=till")
+            await asyncio.to_thread(shows, page, "503")
+            valkey.start()
+            await asyncio.to_thread(live, page)

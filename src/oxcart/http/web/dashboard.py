@@ -138,7 +138,7 @@ class Dashboard:
         self, request: AnyRequest, service: Service, template: str, values: dict[str, Any], status: int = 200
     ) -> Response[str]:
         """Renders a page for one viewer."""
-        around = {"title": "", "nav": "", "events": "", **self.frame(request, service)}
+        around = {"title": "", "nav": "", "events": "", "is_away": False, **self.frame(request, service)}
         return html(self.pages.render(template, {**around, **values}), status)
 
     async def show_view(self, request: AnyRequest, view: View) -> Response[str]:
@@ -208,7 +208,13 @@ def refuse(request: AnyRequest, error: Exception) -> Response[Any]:
     state = request.app.state
     dashboard: Dashboard = state["dashboard"]
     service: Service = state["service"].seen_by(caller_of(request), Role.OBSERVER)
-    values = {"title": "Error", "status": status, "message": problem.message, "request_id": request_id}
+    values = {
+        "title": "Error",
+        "status": status,
+        "message": problem.message,
+        "request_id": request_id,
+        "is_away": status == 503 and request.method == "GET",
+    }
     made: Response[Any] = dashboard.show(request, service, "error.html", values, status)
     if status == 401:
         made.headers["WWW-Authenticate"] = "Bearer"

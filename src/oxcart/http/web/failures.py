@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -51,14 +50,10 @@ class Cause(msgspec.Struct, kw_only=True):
     types: dict[str, int] = msgspec.field(default_factory=dict)
 
 
-async def read_failed(
-    queue: Queue, since_ms: int, most: int
-) -> AsyncIterator[tuple[tuple[str, str | None], Job]]:
-    """Yields failed jobs and dead letters, newest first, with their causes."""
+def scan_failed(queue: Queue, since_ms: int, most: int) -> Scan:
+    """Returns a scan of failed jobs and dead letters, newest first."""
     chosen = JobSearch(since_ms=since_ms)
-    scan = Scan(queue._core.broker, choose_lists(["failed", "dead_letter"]), chosen, most=most)
-    async for _, job in scan.run():
-        yield cause_of(job), job
+    return Scan(queue._core.broker, choose_lists(["failed", "dead_letter"]), chosen, most=most)
 
 
 def cause_of(job: Job) -> tuple[str, str | None]:
@@ -95,17 +90,21 @@ class FailuresPage(View):
         span = SPANS[self._span]
         causes: dict[tuple[str, str, str | None], Cause] = {}
         read = now = 0
+        cut: list[str] = []
         for name in names[:MOST_QUEUES]:
             queue = self.service.queue(name)
             now = tracks[name].sample.at_ms
-            async for key, job in read_failed(queue, now - span, SCAN):
+            scan = scan_failed(queue, now - span, SCAN)
+            async for _, job in scan.run():
                 read += 1
-                _add(causes, (name, *key), job)
+                _add(causes, (name, *cause_of(job)), job)
+            cut += [] if scan.found.exact else [name]
         rows = sorted(causes.values(), key=lambda cause: (-len(cause.times), -cause.last_ms))
         return {
             "causes": [(cause, self._trend(cause, now, span)) for cause in rows[:GROUPS]],
             "more": max(0, len(rows) - GROUPS),
             "read": read,
+            "cut": cut,
             "queue": self._queue,
             "spans": list(SPANS),
             "span": self._span,
@@ -148,7 +147,7 @@ async def retry_group(request: Request[Any, Any, Any], service: Api, dashboard: 
     fields, _ = await read_form(request)
     queue = service.queue(fields.get("queue", ""))
     wanted = (fields.get("reason", ""), fields.get("frame") or None)
-    found = [job async for key, job in read_failed(queue, 0, 10 * MOST) if key == wanted][:MOST]
+    found = [job async for _, job in scan_failed(queue, 0, 10 * MOST).run() if cause_of(job) == wanted][:MOST]
     back = safe_next(fields.get("back", "/failures"))
     if fields.get("confirm") == "yes":
         changed, refused = await run_bulk("retry", [(queue, job) for job in found])

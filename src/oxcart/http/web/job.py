@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shlex
+import time
 from typing import Any
 
 import msgspec
@@ -14,7 +14,8 @@ from oxcart.http.job_logs import read_log
 from oxcart.http.redaction import Masks
 from oxcart.http.service import Service
 from oxcart.http.values import progress_of
-from oxcart.http.web.dashboard import View, page
+from oxcart.http.web.copies import as_curl, as_python
+from oxcart.http.web.dashboard import View, each, page
 from oxcart.http.web.page import state_name
 from oxcart.http.web.traces import read_trace
 from oxcart.model.errors import OxcartError
@@ -26,8 +27,9 @@ from oxcart.queue import Queue
 
 #: Log lines, children and jobs of the same correlation id that the page shows.
 LINES, CHILDREN, RELATED = 300, 20, 10
-#: Jobs of the queue that are read to find those of the same correlation id.
-SCAN = 300
+#: Jobs of each queue that are read to find those of the same correlation id, queues that are searched, and
+#: seconds between two searches.
+SCAN, CORRELATED_QUEUES, CORRELATED_FRESH = 300, 40, 15.0
 #: Characters of a payload or result that the page shows.
 LONGEST = 100_000
 #: What stands in place of a payload that the caller may not read.
@@ -46,6 +48,8 @@ class JobPage(View):
         self._id = self.query.get("id", "")
         self._in = self.query.get("queue") or None
         self.title = self._id
+        self._related: list[tuple[str, Job]] = []
+        self._looked = float("-inf")
 
     async def load(self) -> dict[str, Any]:
         """Reads the job and what is around it."""
@@ -91,7 +95,27 @@ class JobPage(View):
             "python": as_python(job, data, queue.name),
             "curl": as_curl(job, data, queue.name),
             **await _relations(self.service, queue, job),
+            "related": await self._correlated(queue, job),
         }
+
+    async def _correlated(self, queue: Queue, job: Job) -> list[tuple[str, Job]]:
+        """Returns jobs of the same correlation id with their queues, those of the job's own queue first."""
+        if not job.correlation_id:
+            return []
+        if time.monotonic() - self._looked < CORRELATED_FRESH:
+            return self._related
+        others = [one for one in self.service.queues.values() if one is not queue][: CORRELATED_QUEUES - 1]
+        wanted: dict[str, Any] = {
+            "correlation_id": job.correlation_id,
+            "limit": RELATED + 1,
+            "scan": SCAN,
+            "count": False,
+        }
+        found = await each([queue, *others], lambda one: one.jobs.search(**wanted))
+        rows = [(of.name, one) for of, page in zip([queue, *others], found, strict=True) for one in page.jobs]
+        self._related = [row for row in rows if row[1].id != job.id][:RELATED]
+        self._looked = time.monotonic()
+        return self._related
 
 
 def _masked(step: Step, masks: Masks) -> Step:
@@ -178,17 +202,12 @@ async def _relations(service: Service, queue: Queue, job: Job) -> dict[str, Any]
             dependents = [place_of(service, key) for key in await queue.flows.dependents(job.id)]
         except OxcartError:
             pass  # relations of a queue that cannot be read are left out, the job itself is not
-    related: list[Job] = []
-    if job.correlation_id:
-        found = await queue.jobs.search(correlation_id=job.correlation_id, limit=RELATED + 1, scan=SCAN)
-        related = [one for one in found.jobs if one.id != job.id][:RELATED]
     parent = place_of(service, job.parent_key) if job.parent_key else None
     return {
         "parent": parent,
         "children": children,
         "more_children": more,
         "dependents": dependents[:CHILDREN],
-        "related": related,
         "has_flow": bool(parent or children or dependents),
     }
 
@@ -199,31 +218,6 @@ def place_of(service: Service, key: str) -> tuple[str, str]:
     # A prefix may end like the name of another queue: the longest match leaves the shortest id.
     known = [(name, job_id) for name, job_id in places if job_id is not None]
     return min(known, key=lambda place: len(place[1]), default=("", key))
-
-
-def as_python(job: Job, data: Any, queue: str) -> str:
-    """Returns the call that adds such a job in Python."""
-    extra = "".join(
-        f", {name}={value!r}"
-        for name, value in (
-            ("priority", job.priority or None),
-            ("tags", job.tags or None),
-            ("correlation_id", job.correlation_id),
-        )
-        if value is not None
-    )
-    return f"from oxcart import Queue\n\nawait Queue({queue!r}).add({job.name!r}, {data!r}{extra})"
-
-
-def as_curl(job: Job, data: Any, queue: str) -> str:
-    """Returns the call that adds such a job over HTTP, quoted for a shell."""
-    body = {"type": job.name, "queue": queue, "payload": data, "tags": job.tags or None}
-    body["correlation_id"] = job.correlation_id
-    text = json.dumps({k: v for k, v in body.items() if v is not None}, ensure_ascii=False, default=repr)
-    return (
-        "curl -X POST \"$OXCART_HTTP/api/v1/jobs\" -H 'content-type: application/json' "
-        f'-H "authorization: Bearer $OXCART_TOKEN" -d {shlex.quote(text)}'
-    )
 
 
 ROUTES = page("/job", JobPage)

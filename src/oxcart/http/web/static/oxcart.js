@@ -250,6 +250,14 @@ document.addEventListener("keydown", (event) => {
 
 // -- begin
 
+// A page that was opened during an outage: it reloads once it would show something else.
+async function waitForServer() {
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } }).catch(() => null);
+  if (answer && answer.status !== 503) return location.reload();
+  setTimeout(waitForServer, 3000);
+}
+if ("away" in document.body.dataset) setTimeout(waitForServer, 3000);
+
 showTimes();
 showSelection();
 // On a phone the pages are one line that scrolls: the current one must be seen.
