@@ -31,6 +31,16 @@ ROOT_PAGES = {
 MODULE_PAGES = {
     "errors": ("Errors", ("oxcart.errors",)),
     "testing": ("Testing", ("oxcart.testing",)),
+    "observe": (
+        "Traces, metrics, failures and log fields",
+        (
+            "oxcart.observe.tracing",
+            "oxcart.observe.meters",
+            "oxcart.observe.errors",
+            "oxcart.observe.sentry",
+            "oxcart.observe.logs",
+        ),
+    ),
     "more": (
         "Events, webhooks, encryption, HTTP, history, Spark",
         (
