@@ -18,7 +18,7 @@ async def render(page: int) -> str:
 
 @reports.job
 async def assemble(job: RunningJob, month: str) -> dict[str, Any]:
-    """Runs when all pages have ended, with what became of them."""
+    """Runs when all pages have ended, with their results."""
     pages = await job.children_values()
     missing = await job.ignored_failures()
     return {"month": month, "pages": sorted(pages.values()), "missing": list(missing.values())}

@@ -23,9 +23,9 @@ async def load(job: RunningJob) -> int:
 
 
 @mail.job
-async def tell(what: str) -> str:
-    """Tells somebody."""
-    return f"told: {what}"
+async def notify(what: str) -> str:
+    """Sends a message."""
+    return f"sent: {what}"
 
 
 async def main() -> None:
@@ -35,10 +35,10 @@ async def main() -> None:
     graph.take(load.flow(), after=sources)
     lost = graph.take(extract.flow(source="lost"))
     graph.take(load.flow(), after=[lost])
-    graph.take(tell.flow(what="the night is over"), after_any=[lost])
+    graph.take(notify.flow(what="the night is over"), after_any=[lost])
     async with night, mail, Worker(night, mail, concurrency=4).running():
         *_, loaded, _, broken, over = await graph.add()
-        report: JobHandle[str] = await mail.add("tell", {"what": "loaded"}, after=[loaded])
+        report: JobHandle[str] = await mail.add("notify", {"what": "loaded"}, after=[loaded])
         print(await loaded.result(timeout=30), await report.result(timeout=30))
         print(await over.result(timeout=30))
         print((await broken.get()).state)

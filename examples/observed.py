@@ -52,7 +52,7 @@ async def confirm() -> str:
 
 
 def report(failure: Failure) -> None:
-    """Where an error tracker is told."""
+    """Reports a failure, as a hook of an error tracker does."""
     print(f"report: {failure.reason}, attempt {failure.job.attempt}, final: {failure.is_final}")
 
 

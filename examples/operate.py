@@ -19,20 +19,20 @@ async def send(to: str) -> str:
     return f"sent to {to}"
 
 
-def tell(at: Progress) -> None:
-    """Told after every step."""
+def show(at: Progress) -> None:
+    """Prints the progress after every step."""
     print(at.done, "of", at.total, "will run again")
 
 
 async def main() -> None:
-    """Five jobs fail, are run again, and are removed; those who listen are told."""
+    """Five jobs fail, run again and are removed. Listeners receive each event."""
     global outage
     async with mail:
         jobs = await mail.add_many([("send", {"to": f"user{number}"}) for number in range(5)])
         await drain(mail)
         outage = False
         yesterday = datetime.now(UTC) - timedelta(days=1)
-        again = await mail.jobs.retry_all(since=yesterday, reset=True, progress=tell)
+        again = await mail.jobs.retry_all(since=yesterday, reset=True, progress=show)
         async with Worker(mail, metrics=60 * 24 * 14, max_started=100).running() as worker:
             for job in jobs:
                 await job.result(timeout=20)

@@ -1,8 +1,9 @@
 """Enqueue on commit with SQLAlchemy: an outbox. Run it: ``python examples/outbox_sqlalchemy.py``.
 
 A job that belongs to a row must be added if that row is committed, and only then. So it is written to a table
-first, in the same transaction. After the commit it is published, and its row deleted. Whoever dies in between
-leaves the row, and the next ``publish`` adds the job again, under the same idempotency key: there is one job.
+first, in the same transaction. After the commit it is published, and its row deleted. A process that dies
+between them leaves the row, and the next ``publish`` adds the job again, under the same idempotency key:
+there is one job.
 Ended jobs must be kept longer than rows may lie there, because a key is free again once its job is removed.
 """
 

@@ -66,7 +66,7 @@ async def place(order: Order, idempotency_key: Annotated[str | None, Header()] =
 
 @app.get("/orders/{order_id}")
 async def show(order_id: str) -> dict[str, Any]:
-    """Shows what became of an order."""
+    """Shows the state of an order."""
     job = await orders.jobs.get(order_id)
     if job is None or job.state is None:
         raise HTTPException(404, "no such order")

@@ -27,7 +27,7 @@ def sign_up(email: str, plan: str = "free") -> str:
 
 
 class Service(BaseHTTPRequestHandler):
-    """POST /signups enqueues, GET /signups/<id> tells what became of it."""
+    """POST /signups enqueues, GET /signups/<id> returns its state."""
 
     def do_POST(self) -> None:
         """Answers 202 with the job's id: accepted, not yet done."""

@@ -104,7 +104,7 @@ def test_flow(url: str) -> None:
 
 def test_graph(url: str) -> None:
     lines = run(sys.executable, "examples/graph.py", url=url).splitlines()
-    assert lines == ["11 told: loaded", "told: the night is over", "failed"]
+    assert lines == ["11 sent: loaded", "sent: the night is over", "failed"]
 
 
 def test_routing(url: str) -> None:

@@ -86,7 +86,7 @@ class Looking(Screen[None]):
         self.query_one("#status", Static).update(Text(clean(words), style="bold red" if bad else "dim"))
 
     async def act(self, work: Awaitable[Any], done: str) -> None:
-        """Does something by a key, says what became of it, and looks again."""
+        """Does something by a key, shows its result, and looks again."""
         try:
             await work
         except OxcartError as error:

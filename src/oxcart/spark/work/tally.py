@@ -1,4 +1,4 @@
-"""Counts what became of the attempts of a task, and remembers the retries that it caused."""
+"""Counts the ends of the attempts of a task, and remembers the retries that it caused."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ local sent_names
 -- Reads a job before the claim. Returns nil if the id names nothing readable, else: a flat list of fields and values;
 -- the id and all of these as one text, because each string of a reply and each step of a loop has a cost; the job's
 -- starts so far (as text if that is no count), its history if it has one, its stalls if it has some, and its names if
--- they are six: whoever puts the text into a reply sets `sent_names` to these.
+-- they are six: a script that puts the text into a reply sets `sent_names` to these.
 -- No payload can contain the separator: its token is new, and begins with a random number of the worker.
 local function read_job(id, key)
   local fields = redis.pcall("HGETALL", key)
