@@ -306,6 +306,7 @@ def test_observed(url: str) -> None:
             "    wait orders",
             "    process orders retried",
             "      step reserve",
+            "    wait orders",
             "    process orders completed",
             "    wait mails",
             "    process mails completed",
