@@ -17,6 +17,7 @@ from oxcart.model.options import JobOptions
         ("a", {"id": "a"}),
         ({"id": "a", "ttl": "5s"}, {"id": "a", "ttl": 5000}),
         ({"id": "a", "ttl": 2, "extend": True}, {"id": "a", "ttl": 2000, "extend": True}),
+        ({"id": "a", "ttl": "1ms"}, {"id": "a", "ttl": 1}),
         ({"id": "a", "replace": True}, {"id": "a", "replace": True}),
         (
             Deduplication.build("a", keep_last_if_active=True),
@@ -55,3 +56,9 @@ def test_an_invalid_window_on_the_wire_is_none(value: Any) -> None:
 
 def test_odd_values_of_a_peer() -> None:
     assert Deduplication.from_wire({"id": "a", "ttl": "soon", "extend": 1}) == Deduplication("a", None, True)
+
+
+def test_a_ttl_of_zero_on_the_wire_is_kept() -> None:
+    found = Deduplication.from_wire({"id": "a", "ttl": 0})
+    assert found is not None
+    assert found.ttl == 0

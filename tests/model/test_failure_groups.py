@@ -6,8 +6,10 @@ import msgspec
 import pytest
 
 from oxcart.model import failure_groups
+from oxcart.model.failure import Category
 from oxcart.model.failure_groups import OTHERS, FailureGroups, mask, raised_in
 from oxcart.model.job import Job
+from oxcart.model.particulars import LONGEST
 from oxcart.model.search import JobSearch
 from oxcart.model.state import State
 
@@ -139,3 +141,40 @@ def test_a_job_without_a_reason_has_a_group() -> None:
     groups = FailureGroups()
     groups.add(failed("j", ""))
     assert groups.largest()[0].reason == "(no reason)"
+
+
+def test_of_equal_groups_the_latest_is_first() -> None:
+    groups = FailureGroups()
+    for at, word in ((1, "one"), (3, "three"), (2, "two")):
+        groups.add(failed(word, word, at))
+    assert [one.reason for one in groups.largest()] == ["three", "two", "one"]
+
+
+def test_a_group_has_three_ids_and_counts_of_states_and_categories() -> None:
+    groups = FailureGroups()
+    for number in range(4):
+        category = Category.TEMPORARY if number else None
+        groups.add(msgspec.structs.replace(failed(f"j{number}", "no"), category=category))
+    groups.add(msgspec.structs.replace(failed("j4", "no"), state=None))
+    (group,) = groups.largest()
+    assert group.ids == ["j0", "j1", "j2"]
+    assert group.states == {"failed": 4, "": 1}
+    assert group.categories == {"temporary": 3, "": 2}
+
+
+def test_the_last_trace_names_the_frame() -> None:
+    groups = FailureGroups()
+    traces = ['File "a.py", line 1, in f', 'File "a.py", line 2, in g']
+    groups.add(msgspec.structs.replace(failed("j", "no"), stacktrace=traces))
+    assert groups.largest()[0].frame == "a.py:2 in g"
+
+
+def test_a_long_reason_is_cut_and_many_groups_are_kept() -> None:
+    assert len(mask("x" * 600)) == LONGEST == 500
+    groups = FailureGroups()
+    for number in range(1_001):
+        groups.add(failed(str(number), "x" + chr(0x4E00 + number)))
+    assert len(groups.largest()) == 1_001  # a thousand, and that of all others
+    assert groups.largest()[-1].count == 1
+    groups.add(failed("one more", "y"))
+    assert groups.largest()[0].reason == OTHERS

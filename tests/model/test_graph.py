@@ -49,6 +49,10 @@ class TestArranging:
         with pytest.raises(ValidationError, match="at most 100 jobs that wait in a row, got 101"):
             arrange([node(KNOWN), *deep[1:]])
 
+    def test_as_many_dependencies_as_allowed(self) -> None:
+        full = [node() for _ in range(500)] + [node(*range(500)) for _ in range(40)]
+        assert len(arrange(full)) == 540  # 20 000 dependencies
+
     def test_as_broad_as_allowed(self) -> None:
         broad = [Existing("bull", "q", f"j{n}") for n in range(BROADEST)]
         assert arrange([node(*broad)]) == [0]

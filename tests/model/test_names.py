@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from oxcart.model.errors import ValidationError
-from oxcart.model.names import check_job_id, check_job_name, check_queue_name
+from oxcart.model.names import check_job_id, check_job_name, check_new_id, check_queue_name
 
 
 @pytest.mark.parametrize("name", ["emails", "{emails}", "video@all;c=gpu", "ünï", " "])
@@ -65,3 +65,13 @@ def test_bad_job_ids(job_id: Any, message: str) -> None:
     with pytest.raises(ValidationError) as caught:
         check_job_id(job_id)
     assert message in str(caught.value)
+
+
+def test_ids_of_a_flow_differ_within_a_queue() -> None:
+    seen: set[tuple[str, str, str]] = set()
+    for queue in (("bull", "a"), ("bull", "b")):
+        check_new_id("one", queue, "flow", seen)
+        check_new_id(None, queue, "flow", seen)
+    assert seen == {("bull", "a", "one"), ("bull", "b", "one")}
+    with pytest.raises(ValidationError, match="different for every job of a flow"):
+        check_new_id("one", ("bull", "a"), "flow", seen)

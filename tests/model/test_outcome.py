@@ -21,6 +21,7 @@ def test_retry() -> None:
 def test_cancel_and_snooze() -> None:
     assert Cancel("not needed").reason == "not needed"
     assert Snooze(timedelta(minutes=1)).delay_ms == 60_000
+    assert Snooze(timedelta(milliseconds=1)).delay_ms == 1
 
 
 @pytest.mark.parametrize(

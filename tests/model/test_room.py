@@ -5,6 +5,7 @@ import doctest
 import importlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import oxcart.model
@@ -35,3 +36,15 @@ def test_examples(path: Path) -> None:
 def test_public_names_exist() -> None:
     assert all(hasattr(oxcart.model, name) for name in oxcart.model.__all__)
     assert len(set(oxcart.model.__all__)) == len(oxcart.model.__all__)
+
+
+def test_values_are_frozen_but_for_those_that_are_filled_step_by_step() -> None:
+    names = ["oxcart.model" if path.stem == "__init__" else f"oxcart.model.{path.stem}" for path in FILES]
+    found = {
+        f"{kind.__module__}.{kind.__name__}"
+        for name in names
+        for kind in vars(importlib.import_module(name)).values()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == name
+        if not kind.__struct_config__.frozen
+    }
+    assert found == {"oxcart.model.failure_groups.FailureGroup", "oxcart.model.failure_groups.Failures"}
