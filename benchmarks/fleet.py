@@ -43,6 +43,7 @@ class Costs:
         worker_job: The worker, per job: decoding, handler, encoding.
         server_cold: The server, for the first work after a pause, beside its other costs.
         worker_cold: The same of a worker.
+        server_idle: A server, per worker and second: waits, signs of life and elections.
     """
 
     server_call: float
@@ -52,6 +53,7 @@ class Costs:
     worker_job: float
     server_cold: float = 0.0
     worker_cold: float = 0.0
+    server_idle: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,8 @@ class Fleet:
         plan, env = self._plan, self._env
         for number in range(plan.workers):
             env.process(self._worker(number))
+            if self._costs.server_idle:
+                env.process(self._presence())
         if plan.rate is not None:
             for master in self._masters:
                 env.process(self._producer(master, plan.rate / plan.masters))
@@ -158,6 +162,14 @@ class Fleet:
             wait_p90=waits[len(waits) * 9 // 10],
             wait_p99=waits[len(waits) * 99 // 100],
         )
+
+    def _presence(self) -> Steps:
+        """What a worker costs every master although it has nothing to do."""
+        yield self._env.timeout(self._dice.random())
+        while True:
+            for master in self._masters:
+                yield from self._use(self._costs.server_idle, master=master)
+            yield self._env.timeout(1.0)
 
     def _producer(self, master: _Master, rate: float) -> Steps:
         """Adds jobs one by one at random times, which costs the master its part."""

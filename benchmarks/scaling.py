@@ -4,7 +4,7 @@ It measures what a call and a job cost on this machine, checks the simulation of
 real runs of other shapes, and then lets it predict fleets. The page's tables are written between the marks
 `<!-- name -->` and `<!-- end -->`, its plots beside it.
 
-    python -m benchmarks.scaling [--check] [--jobs 6000] [--rounds 3] [--page docs/scaling.md]
+    python -m benchmarks.scaling [--check] [--jobs 6000] [--rounds 5] [--page docs/scaling.md]
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +39,8 @@ SHAPES = (
     Plan(concurrency=20, handler=0.02),
     Plan(workers=2, concurrency=20, handler=0.02),
     Plan(workers=4, concurrency=10, handler=0.05),
+    Plan(masters=2, workers=2, concurrency=40),
+    Plan(masters=2, workers=2, concurrency=20, handler=0.02),
 )
 #: Shapes to check waits with: so many jobs arrive at random times.
 WAITS = (
@@ -66,7 +68,13 @@ class Run(NamedTuple):
     worker: float
 
 
-async def work(url: str, concurrency: int, handler: float) -> None:
+def place(urls: str) -> dict[str, Any]:
+    """Returns where the queue is: on one server, or with a partition on each of several."""
+    several = urls.split(",")
+    return {"url": urls} if len(several) == 1 else {"url": several, "partitions": len(several)}
+
+
+async def work(urls: str, concurrency: int, handler: float) -> None:
     """One worker process: says when it is ready, waits for a line, and works until its input ends."""
     from oxcart import Queue, Worker
 
@@ -76,7 +84,7 @@ async def work(url: str, concurrency: int, handler: float) -> None:
     async def returns() -> None:
         pass
 
-    queue = Queue("scaling", url=url)
+    queue = Queue("scaling", **place(urls))
     queue.fallback(sleeps if handler else returns)
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
@@ -85,10 +93,10 @@ async def work(url: str, concurrency: int, handler: float) -> None:
     await queue.close()
 
 
-async def _fill(url: str, jobs: int) -> None:
+async def _fill(urls: str, jobs: int) -> None:
     from oxcart import Queue
 
-    async with Queue("scaling", url=url) as queue:
+    async with Queue("scaling", **place(urls)) as queue:
         await queue.add_many([("job", {"text": "x" * 80, "n": 1}) for _ in range(jobs)])
 
 
@@ -107,9 +115,9 @@ async def _feed(url: str, rate: float, jobs: int) -> None:
 
 
 @contextlib.contextmanager
-def _crew(url: str, plan: Plan) -> Iterator[list[subprocess.Popen[bytes]]]:
+def _crew(urls: str, plan: Plan) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Runs the workers of a plan."""
-    facts = [url, str(plan.concurrency), str(plan.handler)]
+    facts = [urls, str(plan.concurrency), str(plan.handler)]
     crew = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.scaling", "--work", *facts],
@@ -141,10 +149,10 @@ def waits(plan: Plan, jobs: int) -> list[float]:
     with ValkeyServer() as server, _crew(server.url, plan):
         client = server.client()
         asyncio.run(_fill(server.url, plan.workers * plan.concurrency))  # all have connected then
-        _after(client, plan.workers * plan.concurrency)
+        _after([client], plan.workers * plan.concurrency)
         client.unlink("bull:scaling:completed")
         asyncio.run(_feed(server.url, plan.rate, jobs))
-        _after(client, jobs)
+        _after([client], jobs)
         ids = [str(one) for one in client.zrange("bull:scaling:completed", 0, -1)]
         times = [client.hmget(f"bull:scaling:{one}", "timestamp", "processedOn") for one in ids]
     found = [max(0, int(claimed or 0) - int(added or 0)) / 1000 for added, claimed in times]
@@ -153,40 +161,63 @@ def waits(plan: Plan, jobs: int) -> list[float]:
 
 def measure(plan: Plan, jobs: int) -> tuple[Run, float]:
     """Runs a plan for real; returns what it showed, and the server's seconds per added job."""
-    with ValkeyServer() as server:
-        client = server.client()
-        before = _cpu(client)
-        asyncio.run(_fill(server.url, jobs))
-        added = (_cpu(client) - before) / jobs
-        with _crew(server.url, plan) as crew:
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(ValkeyServer()) for _ in range(plan.masters)]
+        urls, clients = ",".join(one.url for one in servers), [one.client() for one in servers]
+        before = _cpu(clients)
+        asyncio.run(_fill(urls, jobs))
+        added = (_cpu(clients) - before) / jobs
+        with _crew(urls, plan) as crew:
             # The first part is left out: workers connect, and scripts are compiled.
-            first = _after(client, jobs // 5)
-            start = _moment(client, crew)
-            last = _after(client, jobs - jobs // 20)
-            end = _moment(client, crew)
+            first = _after(clients, jobs // 5)
+            start = _moment(clients, crew)
+            last = _after(clients, jobs - jobs // 20)
+            end = _moment(clients, crew)
     many = last - first
     seconds, calls, spent, worked = (new - old for old, new in zip(start, end, strict=True))
     return Run(many / seconds, calls / many, spent / many, worked / many), added
 
 
-def _after(client: Any, jobs: int) -> int:
-    while (done := int(client.zcard("bull:scaling:completed"))) < jobs:
+def idle(workers: int, seconds: float) -> float:
+    """Returns the seconds of the server's processor that an idle worker costs it per second."""
+    with ValkeyServer() as server:
+        clients = [server.client()]
+
+        def spent() -> float:
+            before = _cpu(clients)
+            time.sleep(seconds)
+            return (_cpu(clients) - before) / seconds
+
+        alone = spent()
+        with _crew(server.url, Plan(workers=workers)):
+            asyncio.run(_fill(server.url, workers))
+            _after(clients, workers)  # all are awake
+            time.sleep(seconds)
+            return max(0.0, spent() - alone) / workers
+
+
+def _after(clients: list[Any], jobs: int) -> int:
+    names = ["scaling"] if len(clients) == 1 else [f"scaling#{number}" for number in range(len(clients))]
+    while True:
+        counts = (one.zcard(f"bull:{name}:completed") for one, name in zip(clients, names, strict=True))
+        if (done := sum(map(int, counts))) >= jobs:
+            return done
         time.sleep(0.01)
-    return done
 
 
-def _cpu(client: Any) -> float:
-    info = client.info("cpu")
-    return float(info["used_cpu_user"] + info["used_cpu_sys"])
+def _cpu(clients: list[Any]) -> float:
+    found = [one.info("cpu") for one in clients]
+    return float(sum(info["used_cpu_user"] + info["used_cpu_sys"] for info in found))
 
 
-def _moment(client: Any, crew: list[subprocess.Popen[bytes]]) -> tuple[float, float, float, float]:
-    calls = client.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+def _moment(clients: list[Any], crew: list[subprocess.Popen[bytes]]) -> tuple[float, float, float, float]:
+    stats = [one.info("commandstats") for one in clients]
+    calls = sum(one.get("cmdstat_evalsha", {"calls": 0})["calls"] for one in stats)
     worked = 0
     for one in crew:
         fields = Path(f"/proc/{one.pid}/stat").read_text().rpartition(")")[2].split()
         worked += int(fields[11]) + int(fields[12])
-    return time.monotonic(), float(calls), _cpu(client), worked / 100
+    return time.monotonic(), float(calls), _cpu(clients), worked / 100
 
 
 def best(plan: Plan, jobs: int, rounds: int) -> tuple[Run, float]:
@@ -206,6 +237,7 @@ def calibrate(jobs: int, rounds: int) -> tuple[Costs, float]:
     server_cold, worker_cold = (max(0.0, sum(row) / len(row)) for row in (servers, workers))
     added = min(added for _, added in runs)
     costs = Costs(server_call, server_job, added, worker_call, worker_job, server_cold, worker_cold)
+    costs = replace(costs, server_idle=idle(10, 10.0))
     # With one call in flight the rest of its time is the way.
     ways = [(1 / run.throughput - run.server - run.worker) / run.calls for run in found[:2]]
     return costs, max(0.0, sum(ways) / len(ways))
@@ -235,10 +267,11 @@ def validate(costs: Costs, way: float, jobs: int, rounds: int) -> tuple[list[str
         real, _ = best(plan, jobs if plan.handler else 4 * jobs, rounds)
         said = predict(plan, costs, way)
         off = said.throughput / real.throughput - 1
-        load = real.server * real.throughput
+        load = real.server * real.throughput / plan.masters
         fine = fine and abs(off) <= WITHIN and abs(said.server_load - load) <= max(WITHIN * load, LIGHT)
         rows.append(
-            f"| {plan.workers} × {plan.concurrency} | {plan.handler * 1000:g} | {real.throughput:,.0f} "
+            f"| {plan.workers} × {plan.concurrency} | {plan.masters} | {plan.handler * 1000:g} "
+            f"| {real.throughput:,.0f} "
             f"| {said.throughput:,.0f} | {off:+.0%} | {load:.0%} | {said.server_load:.0%} "
             f"| {real.calls:.3f} | {said.calls:.3f} |"
         )
@@ -311,20 +344,10 @@ def draw(costs: Costs, folder: Path) -> dict[str, float]:
             log=(False, True),
         )
     )
-    million = {
-        label: [
-            (float(masters), min(masters * per_master, workers * per_worker)) for masters in range(1, 101, 3)
-        ]
-        for label, workers, per_worker, per_master in (
-            *(
-                (f"{workers} workers", workers, 1 / (costs.worker_job + costs.worker_call / 50), full)
-                for workers in (10, 30, 100, 300)
-            ),
-        )
-    }
+    million = crews_on_masters(costs, way)
     (folder / "scaling-million.svg").write_text(
         curves(
-            "Bound of full batches, adds included",
+            "Throughput of handlers that return at once, adds included",
             million,
             across="masters",
             up="jobs per second",
@@ -336,6 +359,26 @@ def draw(costs: Costs, folder: Path) -> dict[str, float]:
         "per_worker": 1 / (costs.worker_job + costs.worker_call / 50),
         "masters": 1e6 / full,
         "workers": 1e6 * (costs.worker_job + costs.worker_call / 50),
+    }
+
+
+def crews_on_masters(
+    costs: Costs,
+    way: float,
+    crews: Sequence[int] = (10, 30, 100, 300),
+    masters: Sequence[int] = (1, 4, 10, 20, 30, 50, 75, 100),
+) -> dict[str, list[tuple[float, float]]]:
+    """Simulates handlers that return at once, with every job added too: jobs a second by masters."""
+    added = replace(costs, server_job=costs.server_job + costs.server_add)
+
+    def throughput(plan: Plan) -> float:
+        return Fleet(plan, added).run(0.2, _full(plan, added)).throughput
+
+    return {
+        f"{workers} workers": [
+            (float(many), throughput(Plan(workers=workers, masters=many, way=way))) for many in masters
+        ]
+        for workers in crews
     }
 
 
@@ -362,7 +405,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--jobs", type=int, default=6_000, help="of each real run")
-    parser.add_argument("--rounds", type=int, default=3, help="of each real run; the fastest counts")
+    parser.add_argument("--rounds", type=int, default=5, help="of each real run; the fastest counts")
     parser.add_argument("--page", type=Path, default=ROOT / "docs" / "scaling.md")
     parser.add_argument("--check", action="store_true", help="exit 1 when a prediction is off by over 20 %%")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
@@ -380,8 +423,8 @@ def main() -> int:
     figures = draw(costs, args.page.parent)
     table = "\n".join(f"| {name.replace('_', ', ')} | {value:,.1f} |" for name, value in us.items())
     checked = (
-        "| workers × slots | handler ms | jobs/s | predicted | off | server load | predicted | calls per job "
-        "| predicted |\n|---|---|---|---|---|---|---|---|---|\n" + "\n".join(rows)
+        "| workers × slots | masters | handler ms | jobs/s | predicted | off | server load | predicted "
+        "| calls per job | predicted |\n|---|---|---|---|---|---|---|---|---|---|\n" + "\n".join(rows)
     )
     late = (
         "| workers × slots | handler ms | jobs/s added | mean wait ms | predicted | off | median | predicted "

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from benchmarks.fleet import Costs, Fleet, Plan
-from benchmarks.scaling import write
+from benchmarks.scaling import crews_on_masters, measure, write
 
 COSTS = Costs(server_call=50e-6, server_job=15e-6, server_add=10e-6, worker_call=100e-6, worker_job=30e-6)
 
@@ -72,9 +75,30 @@ def test_a_run_can_be_repeated() -> None:
 
 
 def test_parts_of_a_page_are_replaced(tmp_path: object) -> None:
-    from pathlib import Path
 
     page = Path(str(tmp_path)) / "page.md"
     page.write_text("before\n<!-- one -->\nold\n<!-- end -->\nafter\n")
     write(page, {"one": "new"})
     assert page.read_text() == "before\n<!-- one -->\nnew\n<!-- end -->\nafter\n"
+
+
+def test_idle_workers_load_every_master() -> None:
+    costs = replace(COSTS, server_idle=1e-3)
+    plan = Plan(workers=20, masters=2, handler=1.0, rate=1)
+    assert Fleet(plan, costs).run(10.0).server_load == pytest.approx(0.02, abs=0.005)
+
+
+def test_a_real_run_spreads_its_jobs_over_several_masters() -> None:
+    run, added = measure(Plan(workers=1, masters=2, concurrency=10), 400)
+    assert run.throughput > 0
+    assert 0 < run.calls < 1
+    assert run.server > 0
+    assert added > 0
+
+
+def test_crews_on_masters_stay_below_their_bounds() -> None:
+    (points,) = crews_on_masters(COSTS, 0.0, [20], [1, 100]).values()
+    (_, few), (_, many) = points
+    assert few == pytest.approx(1 / (15e-6 + 10e-6 + 50e-6 / 50), rel=0.1), "one master is the limit"
+    bound = 20 / (30e-6 + 100e-6 / 50)
+    assert 0.5 * bound < many < bound, "the workers are the limit, and wait for their calls in between"
