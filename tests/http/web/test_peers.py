@@ -1,10 +1,13 @@
-"""Jobs of Node and of Bridge on the dashboard: they have all that ours have."""
+"""Jobs of Node, of PyPI bullmq and of Bridge on the dashboard: they have all that ours have."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+from pathlib import Path
 
 import pytest
+from benchmarks.systems import pypi_environment
 
 from oxcart import Queue, RunningJob, Worker
 from oxcart.http.web.page import link
@@ -45,6 +48,40 @@ async def test_a_job_of_node_has_state_trace_log_and_worker(
         assert "the bank is closed" in failures
         overview = text_of((await client.get("/")).text)
         assert "mixed" in overview
+
+
+@pytest.mark.node
+async def test_a_job_of_pypi_bullmq_has_state_and_failure(
+    url: str, make_queue: MakeQueue, serve: Serve
+) -> None:
+    python = await asyncio.to_thread(lambda: pypi_environment() / "bin" / "python")
+    queue = make_queue("snake")
+    peer = await asyncio.create_subprocess_exec(
+        str(python),
+        str(Path(__file__).with_name("pypi_failing.py")),
+        *(url, "snake"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert peer.stdin is not None
+    assert peer.stdout is not None
+    try:
+        async with asyncio.timeout(60):
+            job_id = (await peer.stdout.readline()).decode().strip()
+
+        async def has_failed() -> bool:
+            return await queue.jobs.state(job_id) == "failed"
+
+        await eventually(has_failed, "PyPI's job has failed")
+        client = await serve(queue)
+        page = text_of((await client.get(link("/job", queue="snake", id=job_id))).text)
+        for words in ("charge", "Dead letter", "the bank is closed", "pypi_failing.py", "visa-7", "30 %"):
+            assert words in page, words
+        for path in ("/failures", "/dead?queue=snake", "/jobs?state=failed&queue=snake"):
+            assert "the bank is closed" in text_of((await client.get(path)).text), path
+    finally:
+        peer.stdin.close()
+        await peer.wait()
 
 
 async def test_a_job_of_bridge_has_state_and_failure(make_queue: MakeQueue, serve: Serve) -> None:
