@@ -38,6 +38,9 @@ def following(pattern: str, after: str = FROM, zone: str = "UTC", times: int = 1
         ("0 0 29 2 *", "2028-02-29 00:00:00"),
         ("0 12 L * ?", "2026-01-31 12:00:00"),
         ("0 12 * * 5L", "2026-01-30 12:00:00"),
+        ("0 12 * * 5-7", "2026-01-02 12:00:00"),
+        ("0 12 * * 6-7", "2026-01-03 12:00:00"),
+        ("0 12 * * 7", "2026-01-04 12:00:00"),
         ("0 12 * * MON#2", "2026-01-12 12:00:00"),
         ("0 0 13 * 5", "2026-01-02 00:00:00"),  # the 13th, or a Friday
         ("0 0 1 jan *", "2027-01-01 00:00:00"),
@@ -126,3 +129,11 @@ def test_invalid_expressions_are_refused(pattern: str) -> None:
 def test_unknown_zone_is_refused() -> None:
     with pytest.raises(ValidationError, match="Mars/Olympus"):
         parse_cron("* * * * *").next_ms(0, "Mars/Olympus")
+
+
+@pytest.mark.parametrize("month", range(1, 13))
+def test_the_last_day_of_each_month_is_its_own(month: int) -> None:
+    days = {2: 28, 4: 30, 6: 30, 9: 30, 11: 30}.get(month, 31)
+    assert following(f"0 0 L {month} *", after="2025-12-31 12:00:00") == [f"2026-{month:02}-{days} 00:00:00"]
+    with pytest.raises(ValidationError, match="a day of month from 1 to"):
+        parse_cron(f"0 0 {30 if month == 2 else days + 1} {month} *")

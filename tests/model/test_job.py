@@ -108,3 +108,37 @@ class TestTimesInOrder:
         assert found.started_at is not None
         assert found.completed_at is not None
         assert found.created_at < found.started_at <= found.completed_at == found.updated_at
+
+
+def test_a_new_job_has_nothing_but_zeros() -> None:
+    new = job()
+    assert (new.progress, new.delay, new.timestamp, new.priority) == (0, 0, 0, 0)
+    assert new.attempt_id is None
+
+
+def test_its_properties_are_values() -> None:
+    subject = job(attempts_started=2, options=JobOptions.build(tags={"a": "b"}, correlation_id="c"))
+    assert (subject.type, subject.tags, subject.correlation_id) == ("n", {"a": "b"}, "c")
+    assert subject.attempt_id != subject.previous_attempt_id is not None
+    assert job(attempts_started=1).previous_attempt_id is None
+    assert subject.steps == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_put_off"),
+    [
+        ({}, True),
+        ({"unhandled_start": 1}, False),
+        ({"finished_on": 5}, False),
+        ({"state": State.RUNNING}, False),
+        ({"state": State.DELAYED}, True),
+    ],
+)
+def test_a_job_without_a_handler_is_put_off(fields: dict[str, Any], is_put_off: bool) -> None:
+    subject = job(**{"attempts_started": 2, "unhandled_start": 2, "worker_id": "w", **fields})
+    assert subject.put_off == ("no handler for n in worker w" if is_put_off else None)
+
+
+def test_a_delay_of_a_millisecond_is_a_transition() -> None:
+    delayed = job(timestamp=1, processed_on=9, state=State.RUNNING, options=JobOptions.build(delay="1ms"))
+    assert delayed.transitions != job(timestamp=1, processed_on=9, state=State.RUNNING).transitions

@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from oxcart.model.backoff import DEFAULT_BACKOFF, Backoff
 from oxcart.model.errors import ValidationError
-from oxcart.model.options import DEFAULT_OPTIONS, MAX_PRIORITY, JobOptions, merge
+from oxcart.model.options import DEFAULT_OPTIONS, MAX_PRIORITY, JobOptions, check_together, merge
 from oxcart.model.retention import KEEP, REMOVE, Retention
 
 
@@ -105,3 +105,44 @@ def test_merge_lets_the_call_overrule_the_defaults() -> None:
 def test_options_can_be_remembered_by_value() -> None:
     assert hash(JobOptions.build(attempts=4)) == hash(JobOptions.build(attempts=4))
     assert JobOptions.build(attempts=4) == JobOptions.build(attempts=4)
+
+
+def test_a_delay_may_be_as_long_as_the_lifetime() -> None:
+    for fine in (
+        JobOptions(delay=3_600_000, lifetime=3_600_000),
+        JobOptions(delay=5),
+        JobOptions(lifetime=5),
+    ):
+        check_together(fine)
+    with pytest.raises(ValidationError, match="delay must be within the lifetime"):
+        check_together(JobOptions(delay=61, lifetime=60))
+
+
+def test_an_idempotency_key_has_up_to_256_characters() -> None:
+    assert JobOptions.build(idempotency_key="x" * 256).idempotency_key == "x" * 256
+    for bad in ("", "x" * 257):
+        with pytest.raises(ValidationError, match="idempotency_key must be a string of 1 to 256 characters"):
+            JobOptions.build(idempotency_key=bad)
+
+
+@pytest.mark.parametrize("names", [["ValueError"], ("ValueError",), {"ValueError"}])
+def test_names_of_errors_are_a_list(names: Any) -> None:
+    assert JobOptions.build(skip_on=names).skip_on == ("ValueError",)
+
+
+@pytest.mark.parametrize("names", ["ValueError", 5, [""], [5], None])
+def test_what_is_no_list_of_names_is_refused(names: Any) -> None:
+    with pytest.raises(ValidationError, match="skip_on"):
+        JobOptions.build(skip_on=names)
+
+
+def test_options_are_shared_only_without_facts_of_one_job() -> None:
+    assert JobOptions.build(attempts=5).is_shared
+    for own in ({"idempotency_key": "k"}, {"job_id": "j-1"}, {"limit_key": "k"}, {"tags": {"a": "b"}}):
+        assert not JobOptions.build(**own).is_shared
+
+
+def test_options_are_named_and_unset_at_first() -> None:
+    assert JobOptions().priority == 0
+    with pytest.raises(TypeError):
+        JobOptions(5)  # type: ignore[call-arg, arg-type]
