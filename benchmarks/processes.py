@@ -47,17 +47,26 @@ def cpu_seconds() -> dict[str, float]:
         try:
             _, _, fields = (process / "stat").read_text().rpartition(") ")
             found[kind] += sum(map(int, fields.split()[11:15])) / _TICK
-            if kind != "JVM":
-                continue
-            for task in (process / "task").iterdir():
-                name, _, fields = (task / "stat").read_text().rpartition(") ")
-                if name.partition("(")[2].startswith(_COMPILERS):
-                    compiling = sum(map(int, fields.split()[11:13])) / _TICK
-                    found["JVM compiling"] += compiling
-                    found["JVM"] -= compiling
         except OSError:
             continue
+        if kind == "JVM":
+            compiling = _compiling(process)
+            found["JVM compiling"] += compiling
+            found["JVM"] -= compiling
     return found
+
+
+def _compiling(process: Path) -> float:
+    """CPU seconds of the threads of a JVM that compile."""
+    total = 0.0
+    for task in (process / "task").glob("*"):
+        try:
+            name, _, fields = (task / "stat").read_text().rpartition(") ")
+        except OSError:  # another thread has ended meanwhile: the compilers are counted all the same
+            continue
+        if name.partition("(")[2].startswith(_COMPILERS):
+            total += sum(map(int, fields.split()[11:13])) / _TICK
+    return total
 
 
 def _kind(command: bytes, process: Path) -> str:
