@@ -114,7 +114,8 @@ def test_week_counts_files_of_a_table_and_day() -> None:
 
 
 def test_builds_that_all_take_longer_than_their_pace_are_long() -> None:
-    journal = [{"pid": 1, "began": 120.0 * at, "seconds": 120.0} for at in range(10)]
+    journal = [{"pid": 1, "began": 120.0 * at, "seconds": 120.0, "new": 9} for at in range(10)]
+    journal += [{"pid": 1, "began": 1200.0 + 30 * at, "seconds": 0.1, "new": 0} for at in range(100)]
     found = pace(journal, 30.0)
     assert found["latest_start_s"] == 0  # each began when the one before it ended
     assert found["long_builds"] == 1 > LONG_BUILDS
@@ -123,7 +124,7 @@ def test_builds_that_all_take_longer_than_their_pace_are_long() -> None:
 
 def test_pace_leaves_out_the_first_builds_of_each_process() -> None:
     journal = [
-        {"pid": pid, "began": 1000.0 * pid + 30 * at, "seconds": 60.0 if at < 2 else 5.0}
+        {"pid": pid, "began": 1000.0 * pid + 30 * at, "seconds": 60.0 if at < 2 else 5.0, "new": 9}
         for pid in (1, 2)
         for at in range(6)
     ]

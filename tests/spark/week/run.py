@@ -335,7 +335,7 @@ def memory_by_age(seen: Sequence[Seen]) -> dict[str, float]:
 
 
 def pace(journal: Sequence[Mapping[str, Any]], every: float) -> dict[str, float]:
-    """Returns how builds kept their pace, without the first ones of each process.
+    """Returns how builds with new rows kept their pace, without the first ones of each process.
 
     ``long_builds`` is the share of builds that took longer than ``every``. ``latest_start_s`` is how long a
     build waited for something else than the build before it.
@@ -343,7 +343,9 @@ def pace(journal: Sequence[Mapping[str, Any]], every: float) -> dict[str, float]
     found: dict[int, list[Mapping[str, Any]]] = {}
     for one in journal:
         found.setdefault(one["pid"], []).append(one)
-    warm = [one["seconds"] for builds in found.values() for one in builds[_FIRST_BUILDS:]]
+    # A build without new rows takes no time: it would hide the others.
+    working = [[one["seconds"] for one in builds if one["new"]] for builds in found.values()]
+    warm = [seconds for builds in working for seconds in builds[_FIRST_BUILDS:]]
     late = [
         after["began"] - before["began"] - max(every, before["seconds"])
         for builds in found.values()
