@@ -441,3 +441,22 @@ async def test_jobs_that_no_worker_fits_are_unroutable(venue: Venue) -> None:
     queue = venue.queue()
     await queue.add("task", target=Target(capabilities="gpu"))
     assert await queue.workers.unroutable() == {"all;c=gpu": 1}
+
+
+async def test_a_failed_job_shows_the_same_facts_on_every_broker(venue: Venue) -> None:
+    queue = venue.queue()
+
+    @queue.fallback
+    async def work(job: RunningJob) -> None:
+        await job.checkpoint({"at": 3})
+        raise PermanentError("no such user", code="E404")
+
+    job = await queue.add("email", attempts=3)
+    async with Worker(queue, name="w1").running():
+        with pytest.raises(JobFailed, match="no such user"):
+            await job.result(LIMIT)
+    found = await job.get()
+    assert (found.state, found.category, found.code) == (State.FAILED, "permanent", "E404")
+    assert (found.dead_reason, found.put_off, found.cancel_reason, found.unreported) == (None,) * 4
+    assert found.checkpointed == {"at": 3}
+    assert (found.steps, found.signals, found.worker_id) == ([], [], "w1")
