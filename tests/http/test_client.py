@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -37,6 +38,27 @@ async def test_add_get_and_result(queue: Queue, client: Client) -> None:
     async with Worker(queue).running():
         assert await client.result(job.id, timeout="1m30s") == {"to": "ada"}
     assert [one.id for one in (await client.list(state="completed")).jobs] == [job.id]
+
+
+async def test_jobs_continue_the_trace_of_their_request(queue: Queue, client: Client) -> None:
+    trace = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=b"}
+    job = await client.add("welcome", 1, trace_context=trace)
+    batch = await client.add_many([("welcome", 2)], trace_context=trace)
+    (added,) = batch.results
+    assert added.job is not None
+    flow = {"jobs": [{"ref": "one", "type": "welcome", "payload": 3}]}
+    answer = await client.send("POST", "/flows", flow, headers=trace)
+    ids = [job.id, added.job.id, answer.json()["jobs"]["one"]["id"]]
+    stored = await queue.jobs.get_many(ids)
+    contexts = [None if one is None else one.options.trace_context for one in stored]
+    assert contexts == [msgspec.json.encode(trace).decode()] * 3
+
+
+async def test_a_malformed_trace_of_a_request_is_ignored(queue: Queue, client: Client) -> None:
+    job = await client.add("welcome", 1, trace_context={"traceparent": "00-zz", "tracestate": "a=b"})
+    stored = await queue.jobs.get(job.id)
+    assert stored is not None
+    assert stored.options.trace_context is None
 
 
 async def test_add_many_is_atomic_unless_told_otherwise(queue: Queue, client: Client) -> None:

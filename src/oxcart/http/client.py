@@ -40,7 +40,10 @@ LONGEST_WAIT_MS = 60_000
 
 
 class AddOptions(TypedDict, total=False):
-    """The options of a job, as ``POST /api/v1/jobs`` takes them."""
+    """The options of a job, as ``POST /api/v1/jobs`` takes them.
+
+    ``trace_context`` is the W3C carrier that the job continues, which `Client.add` sends as headers.
+    """
 
     priority: int | str
     delay: str | int | float
@@ -62,6 +65,7 @@ class AddOptions(TypedDict, total=False):
     limit_key: str
     lifo: bool
     partition_key: str
+    trace_context: Mapping[str, str]
 
 
 class Changes(TypedDict, total=False):
@@ -139,19 +143,27 @@ class Client:
             payload: Its payload, any JSON value.
             **options: As in `AddOptions`.
         """
-        return await self.call("POST", "/jobs", JobBody, _row(job_type, payload, options))
+        trace = options.pop("trace_context", None)
+        row = _row(job_type, payload, options)
+        return await self.call("POST", "/jobs", JobBody, row, headers=trace)
 
     async def add_many(
-        self, jobs: Iterable[tuple[str, Any] | tuple[str, Any, AddOptions]], *, atomic: bool = True
+        self,
+        jobs: Iterable[tuple[str, Any] | tuple[str, Any, AddOptions]],
+        *,
+        atomic: bool = True,
+        trace_context: Mapping[str, str] | None = None,
     ) -> BatchAnswer:
         """Adds 1 to 1000 jobs.
 
         Args:
             jobs: ``(type, payload)`` or ``(type, payload, options)`` per job.
             atomic: Whether one wrong job refuses all. Otherwise ``results`` has the error of each.
+            trace_context: The W3C carrier that all of them continue.
         """
         rows = [_row(row[0], row[1], row[2] if len(row) > 2 else {}) for row in jobs]
-        return await self.call("POST", "/jobs/batch", BatchAnswer, {"jobs": rows, "atomic": atomic})
+        body = {"jobs": rows, "atomic": atomic}
+        return await self.call("POST", "/jobs/batch", BatchAnswer, body, headers=trace_context)
 
     async def get(self, job_id: str, *, payload: bool = False) -> JobBody:
         """Returns a job as it is now.
@@ -299,9 +311,12 @@ class Client:
         params: Mapping[str, Any] | None = None,
         job_id: str | None = None,
         extra: float = 0.0,
+        headers: Mapping[str, str] | None = None,
     ) -> T:
         """Sends a request to a path below ``/api/v1``, and decodes the answer; see `send`."""
-        answer = await self.send(method, path, body, params=params, job_id=job_id, extra=extra)
+        answer = await self.send(
+            method, path, body, params=params, job_id=job_id, extra=extra, headers=headers
+        )
         return msgspec.json.decode(answer.content, type=kind)
 
     async def send(
@@ -313,6 +328,7 @@ class Client:
         params: Mapping[str, Any] | None = None,
         job_id: str | None = None,
         extra: float = 0.0,
+        headers: Mapping[str, str] | None = None,
     ) -> httpx.Response:
         """Sends a request to a path below ``/api/v1``, for routes without a method here.
 
@@ -323,16 +339,17 @@ class Client:
             params: Parameters of the query.
             job_id: The job of the path: a 404 raises `JobNotFound` then.
             extra: Seconds that the answer may take longer, on purpose.
+            headers: Further headers.
         """
         content = None if body is None else msgspec.json.encode(body)
-        headers = {**self._headers, "Content-Type": "application/json"}
+        sent = {**(headers or {}), **self._headers, "Content-Type": "application/json"}
         try:
             answer = await self._http.request(
                 method,
                 f"{self._url}/api/v1{path}",
                 content=content,
                 params=dict(params or {}),
-                headers=headers,
+                headers=sent,
                 timeout=self._timeout + extra,
             )
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:

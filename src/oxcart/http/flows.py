@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
-from litestar import get, post
+from litestar import Request, get, post
 from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import Meta
 
@@ -55,11 +55,13 @@ class AddedFlow(msgspec.Struct):
     responses=answers(400, 413, ok=(201, AddedFlow, "The jobs by their names within the flow.")),
     opt=SUBMIT,
 )
-async def add_flow(service: Api, data: JSONBody[FlowOptions]) -> AddedFlow:
+async def add_flow(service: Api, data: JSONBody[FlowOptions], request: Request[Any, Any, Any]) -> AddedFlow:
     """Adds a graph of jobs in one step: all or none."""
     if not 1 <= len(data.jobs) <= MAX_JOBS:
         raise ValidationError("jobs", f"1 to {MAX_JOBS} jobs", len(data.jobs))
-    orders = {one.ref: submission.check(await submission.read(service, one)) for one in data.jobs}
+    orders = {
+        one.ref: submission.check(await submission.read(service, one, request.headers)) for one in data.jobs
+    }
     if len(orders) < len(data.jobs):
         raise ValidationError("ref", "different for every job", [one.ref for one in data.jobs])
     first = next(iter(orders.values())).queue

@@ -6,7 +6,7 @@ import base64
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Response, delete, get, post
+from litestar import Request, Response, delete, get, post
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from oxcart.http import submission, values
@@ -44,9 +44,14 @@ _RETRYABLE = (State.FAILED, State.DEAD_LETTER)
     ),
     opt=SUBMIT,
 )
-async def submit(service: Api, data: JSONBody[values.Submit]) -> Response[values.JobBody]:
-    """Adds a job. A job of the same type and idempotency key is returned instead, with status 200."""
-    order = await submission.read(service, data)
+async def submit(
+    service: Api, data: JSONBody[values.Submit], request: Request[Any, Any, Any]
+) -> Response[values.JobBody]:
+    """Adds a job. A job of the same type and idempotency key is returned instead, with status 200.
+
+    The job continues the trace of the header ``traceparent``.
+    """
+    order = await submission.read(service, data, request.headers)
     job, created = await submission.add(order)
     return Response(values.job_body(job, order.queue.name), status_code=201 if created else 200)
 
@@ -57,9 +62,13 @@ async def submit(service: Api, data: JSONBody[values.Submit]) -> Response[values
     responses=answers(400, 413, ok=(201, values.BatchAnswer, "What became of each job.")),
     opt=SUBMIT,
 )
-async def submit_batch(service: Api, data: JSONBody[values.Batch]) -> values.BatchAnswer:
+async def submit_batch(
+    service: Api, data: JSONBody[values.Batch], request: Request[Any, Any, Any]
+) -> values.BatchAnswer:
     """Adds many jobs. With ``atomic`` or ``strict`` one wrong job refuses all; otherwise each is judged by
     itself.
+
+    The jobs continue the trace of the header ``traceparent``.
     """
     if not 1 <= len(data.jobs) <= values.MAX_BATCH:
         raise ValidationError("jobs", f"1 to {values.MAX_BATCH} jobs", len(data.jobs))
@@ -68,7 +77,8 @@ async def submit_batch(service: Api, data: JSONBody[values.Batch]) -> values.Bat
     refused: list[values.BatchResult] = []
     for index, raw in enumerate(data.jobs):
         try:
-            orders.append(submission.check(await submission.read(service, _job_of_batch(raw))))
+            order = await submission.read(service, _job_of_batch(raw), request.headers)
+            orders.append(submission.check(order))
             places.append(index)
         except Exception as error:
             refused.append(submission.refusal(index, error))

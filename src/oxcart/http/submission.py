@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from oxcart.model.names import check_job_name
 from oxcart.model.options import JobOptions
 from oxcart.model.partitions import routing_key
 from oxcart.model.state import State
+from oxcart.model.trace_context import carrier_of
 from oxcart.queue import Queue
 
 _AFTER = ("AFTER", "CHAIN")
@@ -73,8 +74,13 @@ class Order(msgspec.Struct, kw_only=True):
         )
 
 
-async def read(service: Service, body: values.Submit) -> Order:
+async def read(service: Service, body: values.Submit, headers: Mapping[str, str]) -> Order:
     """Checks everything of a job but its size, which `check` and `add` do.
+
+    Args:
+        service: The service.
+        body: The job.
+        headers: Those of the request, whose trace the job continues.
 
     Raises:
         ValidationError: A field is wrong.
@@ -94,6 +100,7 @@ async def read(service: Service, body: values.Submit) -> Order:
         "priority": body.priority,
         "tags": body.tags or None,
         "target": body.target,
+        "trace_context": carrier_of(headers),
         "timeout": None if body.timeout is None else parse_go_ms(body.timeout, "timeout", minimum=1) / 1000,
         "backoff": None if body.backoff is None else _backoff(body.backoff),
     }

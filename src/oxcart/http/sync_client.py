@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Unpack
 
 from oxcart.http.client import TIMEOUT, AddOptions, Changes, Client, JobEvent
@@ -43,15 +43,20 @@ class SyncClient:
         return run(self._client.add(job_type, payload, **options))
 
     def add_many(
-        self, jobs: Iterable[tuple[str, Any] | tuple[str, Any, AddOptions]], *, atomic: bool = True
+        self,
+        jobs: Iterable[tuple[str, Any] | tuple[str, Any, AddOptions]],
+        *,
+        atomic: bool = True,
+        trace_context: Mapping[str, str] | None = None,
     ) -> BatchAnswer:
         """Adds 1 to 1000 jobs.
 
         Args:
             jobs: ``(type, payload)`` or ``(type, payload, options)`` per job.
             atomic: Whether one wrong job refuses all. Otherwise ``results`` has the error of each.
+            trace_context: The W3C carrier that all of them continue.
         """
-        return run(self._client.add_many(jobs, atomic=atomic))
+        return run(self._client.add_many(jobs, atomic=atomic, trace_context=trace_context))
 
     def get(self, job_id: str, *, payload: bool = False) -> JobBody:
         """Returns a job as it is now.

@@ -54,6 +54,19 @@ def check_trace_context(value: Any, field: str = "trace_context") -> str:
     return text
 
 
+def carrier_of(headers: Mapping[str, str]) -> dict[str, str] | None:
+    """Returns the trace of a request's headers as a carrier; None without a valid one.
+
+    A malformed header is no error: the specification lets its receiver begin a trace.
+    """
+    parent = headers.get("traceparent", "")
+    if not TRACEPARENT.fullmatch(parent):
+        return None
+    state = headers.get("tracestate", "")
+    # W3C asks receivers for 512 characters of state; more is not worth storing with every job.
+    return {"traceparent": parent, "tracestate": state} if 0 < len(state) <= 512 else {"traceparent": parent}
+
+
 def read_carrier(text: str) -> dict[str, str]:
     """Returns the carrier in a stored context; empty if a peer wrote something else."""
     try:
