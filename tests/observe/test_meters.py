@@ -66,6 +66,9 @@ async def test_attempts_waits_and_claims_are_recorded(queue: Queue) -> None:
         "retried": ("temporary", 1),
     }
     assert await meter.points("oxcart.job.wait") == [(base, 4)]
+    for name, outcome in (("oxcart.jobs.retried", "retried"), ("oxcart.jobs.dead", "failed")):
+        facts = {**base, "oxcart.job.outcome": outcome, "error.type": "temporary"}
+        assert await meter.points(name) == [(facts, 1)]
     ((_, claimed),) = await meter.points("messaging.client.consumed.messages")
     assert claimed == 4
     assert await meter.points("oxcart.workers") == [({}, 0)]
@@ -81,6 +84,26 @@ async def test_lengths_are_read_when_exported(queue: Queue) -> None:
     await hook.close()
     assert found["delayed"] == 1
     assert sum(found.values()) == 1
+
+
+async def test_what_an_operator_watches_is_read_when_exported(queue: Queue) -> None:
+    meter = Meter()
+    hook = MeterHook([queue], meter_provider=meter.provider)
+    await queue.groups.pause("hog")
+    await queue.add_many([("n", None)] * 2, group="hog")
+    await queue.add("n", target="c=gpu")
+    of_queue = {"messaging.destination.name": "q"}
+    async with Worker(queue, observer=hook).running():
+        assert await meter.points("oxcart.queue.unroutable") == [(of_queue, 1)]
+        assert await meter.points("oxcart.groups.waiting") == [(of_queue, 1)]
+        assert await meter.points("oxcart.groups.jobs") == [(of_queue, 2)]
+        for name in ("oxcart.queue.oldest_waiting", "oxcart.groups.oldest_waiting"):
+            ((facts, age),) = await meter.points(name)
+            assert facts == of_queue
+            assert 0 <= age < 60
+        ((_, skew),) = await meter.points("oxcart.clock.skew")
+        assert abs(skew) < 60
+    await hook.close()
 
 
 async def test_names_beyond_the_bound_are_other(queue: Queue, monkeypatch: Any) -> None:

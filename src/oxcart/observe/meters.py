@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+import time
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from oxcart.broker.port import Code, Outcome
@@ -18,7 +21,7 @@ from oxcart.engine.observer import Observer
 from oxcart.engine.running import RunningJob
 from oxcart.model.errors import MissingExtra, ReplyCode
 from oxcart.observe.lengths import QueueLengths
-from oxcart.observe.numbers import MOST_NAMES, OTHER, REFUSED, status_of
+from oxcart.observe.numbers import MOST_NAMES, OTHER, REFUSED, is_dead_letter, status_of
 
 try:
     from opentelemetry import metrics
@@ -35,6 +38,19 @@ log = logging.getLogger("oxcart.metrics")
 
 #: Most seconds that an export waits for the lengths of the queues.
 PATIENCE = 2.0
+#: Seconds for which a reading serves all gauges of an export.
+FRESH = 0.5
+
+#: The gauges that are read from the server: name, unit and meaning.
+_GAUGES = (
+    ("oxcart.queue.jobs", "{job}", "Jobs of a queue by state"),
+    ("oxcart.queue.oldest_waiting", "s", "Age of the job that is ready for longest"),
+    ("oxcart.queue.unroutable", "{job}", "Jobs whose targets no registered worker fits"),
+    ("oxcart.groups.waiting", "{group}", "Groups with waiting jobs"),
+    ("oxcart.groups.jobs", "{job}", "Jobs that wait for their group's turn"),
+    ("oxcart.groups.oldest_waiting", "s", "For how long the next job of a group has waited"),
+    ("oxcart.clock.skew", "s", "How far the clock of the machine is ahead of the server's"),
+)
 
 
 class MeterHook(Observer):
@@ -78,12 +94,20 @@ class MeterHook(Observer):
             "oxcart.reconnects", "{attempt}", "Attempts to reach a lost server."
         )
         self._workers = meter.create_up_down_counter("oxcart.workers", "{worker}", "Running workers.")
-        meter.create_observable_gauge(
-            "oxcart.queue.jobs",
-            [self._observe_lengths],
-            "{job}",
-            "Jobs of a queue by state, the same from every process: take the max.",
+        self._retries = meter.create_counter("oxcart.jobs.retried", "{job}", "Attempts that are retried.")
+        self._dead = meter.create_counter(
+            "oxcart.jobs.dead", "{job}", "Jobs that used up their attempts or their lifetime."
         )
+        for name, unit, text in _GAUGES:
+            meter.create_observable_gauge(
+                name,
+                [partial(self._observe, name)],
+                unit,
+                f"{text}, the same from every process: take the max.",
+            )
+        self._seen: dict[str, list[Observation]] = {}
+        self._seen_at = float("-inf")
+        self._reading = threading.Lock()
 
     def job_started(self, job: RunningJob) -> None:
         """A handler is about to run."""
@@ -97,6 +121,14 @@ class MeterHook(Observer):
         if outcome.category:
             facts["error.type"] = outcome.category
         self._duration.record(seconds, facts)
+        if code == ReplyCode.DONE:
+            self._count_end(outcome, facts)
+
+    def _count_end(self, outcome: Outcome, facts: dict[str, Any]) -> None:
+        if is_dead_letter(outcome):
+            self._dead.add(1, facts)
+        elif facts["oxcart.job.outcome"] == "retried":
+            self._retries.add(1, facts)
 
     def called(self, queue: str, ended: int, claimed: int, seconds: float) -> None:
         """A call ended attempts and claimed jobs."""
@@ -144,23 +176,45 @@ class MeterHook(Observer):
             "oxcart.job.name": name,
         }
 
-    def _observe_lengths(self, options: CallbackOptions) -> Iterable[Observation]:
-        """Reads the lengths in the worker's loop; called by the exporter, in a thread of its own."""
+    def _observe(self, name: str, options: CallbackOptions) -> Iterable[Observation]:
+        """Observes a gauge; called by the exporter, in a thread of its own.
+
+        One reading serves all gauges of an export, so that a lost server delays it once.
+        """
         loop = self._loop
         if loop is None or not loop.is_running() or not self._lengths:
             return []
-        reading = asyncio.run_coroutine_threadsafe(self._read_lengths(), loop)
+        with self._reading:
+            if time.monotonic() - self._seen_at >= FRESH:
+                self._seen, self._seen_at = self._read_in(loop), time.monotonic()
+            return self._seen.get(name, [])
+
+    def _read_in(self, loop: asyncio.AbstractEventLoop) -> dict[str, list[Observation]]:
+        reading = asyncio.run_coroutine_threadsafe(self._read_queues(), loop)
         try:
-            found = reading.result(PATIENCE)
+            return reading.result(PATIENCE)
         except Exception as error:
             reading.cancel()
             log.debug("could not read the lengths of the queues: %r", error)
-            return []
-        return [
-            Observation(count, {"messaging.destination.name": name, "oxcart.job.state": state})
-            for name, counts in found.items()
-            for state, count in counts.items()
-        ]
+            return {}
 
-    async def _read_lengths(self) -> dict[str, dict[str, int]]:
-        return {one.name: await one.counts() for one in self._lengths}
+    async def _read_queues(self) -> dict[str, list[Observation]]:
+        found: dict[str, list[Observation]] = {name: [] for name, _, _ in _GAUGES}
+        for one in self._lengths:
+            facts = {"messaging.destination.name": one.name}
+            found["oxcart.queue.jobs"] += [
+                Observation(count, {**facts, "oxcart.job.state": state})
+                for state, count in (await one.counts()).items()
+            ]
+            values: dict[str, float] = {
+                "oxcart.queue.oldest_waiting": await one.oldest(),
+                "oxcart.queue.unroutable": sum((await one.unroutable()).values()),
+                "oxcart.clock.skew": await one.skew(),
+            }
+            if (groups := await one.groups()) is not None:
+                values["oxcart.groups.waiting"] = groups.groups
+                values["oxcart.groups.jobs"] = groups.waiting
+                values["oxcart.groups.oldest_waiting"] = groups.oldest_ms / 1000
+            for name, value in values.items():
+                found[name].append(Observation(value, facts))
+        return found

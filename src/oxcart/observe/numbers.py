@@ -34,6 +34,13 @@ def status_of(outcome: Outcome) -> str:
     return STATUSES[outcome.kind]
 
 
+def is_dead_letter(outcome: Outcome) -> bool:
+    """Returns whether an attempt's end makes its job a dead letter."""
+    if outcome.kind != OutcomeKind.FAILED:
+        return False
+    return bool(outcome.dead) or outcome.category not in ("permanent", "cancelled")
+
+
 class JobNumbers:
     """The numbers of the jobs of one name in one queue."""
 
@@ -93,5 +100,5 @@ class QueueNumbers:
             return
         if outcome.dead == UNDECODABLE:
             self.quarantined += 1
-        if outcome.dead or outcome.category not in ("permanent", "cancelled"):
+        if is_dead_letter(outcome):
             of_name.dead += 1
