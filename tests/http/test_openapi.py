@@ -65,6 +65,17 @@ def test_the_fields_of_a_job_have_examples() -> None:
         assert "examples" in json.dumps(fields[name]), name
 
 
+def test_every_body_has_an_example_that_fits_its_schema() -> None:
+    for name, operation in operations().items():
+        body = operation.get("requestBody")
+        if body is None:
+            continue
+        schema = body["content"]["application/json"]["schema"]
+        (example,) = schema["examples"]
+        assert len(example) > 0, name
+        Draft202012Validator({**schema, "components": DOCUMENT["components"]}).validate(example)
+
+
 def test_every_reference_leads_somewhere() -> None:
     text = json.dumps(DOCUMENT)
     for part in text.split('"$ref": "')[1:]:

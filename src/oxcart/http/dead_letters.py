@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Response, delete, get, post
-from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import Meta
 
 from oxcart.broker.port.results import DeadDone
 from oxcart.broker.progress import OnProgress
 from oxcart.dead_letters import Which
-from oxcart.http import values
+from oxcart.http import examples, values
 from oxcart.http.access import ADMIN, OPERATE, READ
 from oxcart.http.audit import note
 from oxcart.http.listing import MAX_PAGE, Tag, tags_of
@@ -109,7 +109,10 @@ async def dead_letters(
     opt=OPERATE,
 )
 async def replay(
-    service: Api, name: FromPath[str], data: JSONBody[ReplayOptions], background: Background = False
+    service: Api,
+    name: FromPath[str],
+    data: Annotated[ReplayOptions, examples.REPLAY],
+    background: Background = False,
 ) -> Response[DeadAnswer | Operation]:
     """Lets dead letters that match run again, oldest first, at most 10 000 per call."""
     letters, which, most = service.queue(name).dead_letters, _which(data), _limit(data)
@@ -135,7 +138,7 @@ async def replay(
     opt=ADMIN,
 )
 async def purge(
-    service: Api, name: FromPath[str], data: JSONBody[Choice], background: Background = False
+    service: Api, name: FromPath[str], data: Annotated[Choice, examples.PURGE], background: Background = False
 ) -> Response[DeadAnswer | Operation]:
     """Removes dead letters that match for good, at most 10 000 per call."""
     letters, which, most = service.queue(name).dead_letters, _which(data), _limit(data)
@@ -176,7 +179,7 @@ async def replay_one(
     service: Api,
     name: FromPath[str],
     job_id: FromPath[str],
-    data: JSONBody[ReplayOne | None] = None,
+    data: Annotated[ReplayOne | None, examples.REPLAY_ONE] = None,
     permanent: Permanent = False,
 ) -> None:
     """Lets a dead letter run again; 409 if the job is none."""

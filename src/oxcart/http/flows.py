@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, get, post
-from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.params import FromPath, QueryParameter
 from msgspec import Meta
 
 from oxcart.graph import Graph
-from oxcart.http import submission, values
+from oxcart.http import examples, submission, values
 from oxcart.http.access import READ, SUBMIT
 from oxcart.http.errors import not_found
 from oxcart.http.jobs import QueueParameter
@@ -55,7 +55,9 @@ class AddedFlow(msgspec.Struct):
     responses=answers(400, 413, ok=(201, AddedFlow, "The jobs by their names within the flow.")),
     opt=SUBMIT,
 )
-async def add_flow(service: Api, data: JSONBody[FlowOptions], request: Request[Any, Any, Any]) -> AddedFlow:
+async def add_flow(
+    service: Api, data: Annotated[FlowOptions, examples.FLOW], request: Request[Any, Any, Any]
+) -> AddedFlow:
     """Adds a graph of jobs in one step: all or none."""
     if not 1 <= len(data.jobs) <= MAX_JOBS:
         raise ValidationError("jobs", f"1 to {MAX_JOBS} jobs", len(data.jobs))

@@ -9,9 +9,10 @@ from typing import Annotated
 
 import msgspec
 from litestar import get, post, put
-from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import UNSET, Meta, UnsetType
 
+from oxcart.http import examples
 from oxcart.http.access import ADMIN, OPERATE, READ
 from oxcart.http.audit import note
 from oxcart.http.queues import Changed
@@ -151,7 +152,9 @@ async def _body(queue: Queue, group: str) -> GroupBody:
     responses=answers(404, ok=(200, GroupLimits, "The settings.")),
     opt=OPERATE,
 )
-async def set_groups(service: Api, name: FromPath[str], data: JSONBody[GroupOptions]) -> GroupLimits:
+async def set_groups(
+    service: Api, name: FromPath[str], data: Annotated[GroupOptions, examples.GROUP_LIMITS]
+) -> GroupLimits:
     """Changes limits and weight of one group, or the limits of every group without its own."""
     of = service.queue(name).groups
     if data.group is not None:
@@ -173,7 +176,9 @@ async def set_groups(service: Api, name: FromPath[str], data: JSONBody[GroupOpti
     responses=answers(404, ok=(200, GroupBody, "The group.")),
     opt=OPERATE,
 )
-async def pause_group(service: Api, name: FromPath[str], data: JSONBody[GroupNamed]) -> GroupBody:
+async def pause_group(
+    service: Api, name: FromPath[str], data: Annotated[GroupNamed, examples.GROUP]
+) -> GroupBody:
     """Lets no further job of a group through. Those that run continue."""
     await service.queue(name).groups.pause(data.group)
     return await _body(service.queue(name), data.group)
@@ -186,7 +191,9 @@ async def pause_group(service: Api, name: FromPath[str], data: JSONBody[GroupNam
     responses=answers(404, ok=(200, GroupBody, "The group.")),
     opt=OPERATE,
 )
-async def resume_group(service: Api, name: FromPath[str], data: JSONBody[GroupNamed]) -> GroupBody:
+async def resume_group(
+    service: Api, name: FromPath[str], data: Annotated[GroupNamed, examples.GROUP]
+) -> GroupBody:
     """Lets a paused group take turns again."""
     await service.queue(name).groups.resume(data.group)
     return await _body(service.queue(name), data.group)
@@ -199,7 +206,9 @@ async def resume_group(service: Api, name: FromPath[str], data: JSONBody[GroupNa
     responses=answers(404, ok=(200, Changed, "How many were removed.")),
     opt=ADMIN,
 )
-async def clear_group(service: Api, name: FromPath[str], data: JSONBody[GroupNamed]) -> Changed:
+async def clear_group(
+    service: Api, name: FromPath[str], data: Annotated[GroupNamed, examples.GROUP]
+) -> Changed:
     """Removes the jobs that wait for a group's turn. Running and delayed ones stay."""
     removed = await service.queue(name).groups.clear(data.group)
     note(group=data.group, changed=removed)
@@ -213,7 +222,9 @@ async def clear_group(service: Api, name: FromPath[str], data: JSONBody[GroupNam
     responses=answers(404, ok=(200, Changed, "How many were cancelled.")),
     opt=OPERATE,
 )
-async def cancel_group(service: Api, name: FromPath[str], data: JSONBody[GroupCancel]) -> Changed:
+async def cancel_group(
+    service: Api, name: FromPath[str], data: Annotated[GroupCancel, examples.GROUP_CANCEL]
+) -> Changed:
     """Cancels the waiting and the running jobs of a group. Delayed ones stay."""
     cancelled = await service.queue(name).groups.cancel(data.group, data.reason, force=data.force)
     note(group=data.group, changed=cancelled)

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import patch, post
-from litestar.params import FromPath, JSONBody
+from litestar.params import FromPath
 from msgspec import UNSET, Meta, UnsetType
 
-from oxcart.http import values
+from oxcart.http import examples, values
 from oxcart.http.access import OPERATE, SUBMIT
 from oxcart.http.jobs import QueueParameter
 from oxcart.http.routes import Api, answers
@@ -65,7 +65,10 @@ async def promote(service: Api, job_id: FromPath[str], in_queue: QueueParameter 
     opt=OPERATE,
 )
 async def update(
-    service: Api, job_id: FromPath[str], data: JSONBody[JobChanges], in_queue: QueueParameter = None
+    service: Api,
+    job_id: FromPath[str],
+    data: Annotated[JobChanges, examples.CHANGES],
+    in_queue: QueueParameter = None,
 ) -> values.JobBody:
     """Changes the metadata that the body has, of a job that has not ended. The payload cannot be changed."""
     queue, job = await service.find(job_id, in_queue)
@@ -86,7 +89,10 @@ async def update(
     opt={**SUBMIT, "audit": True},
 )
 async def signal(
-    service: Api, job_id: FromPath[str], data: JSONBody[Signal], in_queue: QueueParameter = None
+    service: Api,
+    job_id: FromPath[str],
+    data: Annotated[Signal, examples.SIGNAL],
+    in_queue: QueueParameter = None,
 ) -> Signalled:
     """Sends a signal; one that the job does not wait for is kept until its handler does."""
     queue, _ = await service.find(job_id, in_queue)

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, Response, delete, get, post
-from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 
-from oxcart.http import submission, values
+from oxcart.http import examples, submission, values
 from oxcart.http.access import OPERATE, READ, SUBMIT
 from oxcart.http.errors import ApiError, Detail
 from oxcart.http.routes import Api, answers
@@ -45,7 +45,7 @@ _RETRYABLE = (State.FAILED, State.DEAD_LETTER)
     opt=SUBMIT,
 )
 async def submit(
-    service: Api, data: JSONBody[values.Submit], request: Request[Any, Any, Any]
+    service: Api, data: Annotated[values.Submit, examples.SUBMIT], request: Request[Any, Any, Any]
 ) -> Response[values.JobBody]:
     """Adds a job. A job of the same type and idempotency key is returned instead, with status 200.
 
@@ -63,7 +63,7 @@ async def submit(
     opt=SUBMIT,
 )
 async def submit_batch(
-    service: Api, data: JSONBody[values.Batch], request: Request[Any, Any, Any]
+    service: Api, data: Annotated[values.Batch, examples.BATCH], request: Request[Any, Any, Any]
 ) -> values.BatchAnswer:
     """Adds many jobs. With ``atomic`` or ``strict`` one wrong job refuses all; otherwise each is judged by
     itself.
@@ -154,7 +154,7 @@ async def remove(service: Api, job_id: FromPath[str], in_queue: QueueParameter =
 async def cancel(
     service: Api,
     job_id: FromPath[str],
-    data: JSONBody[values.CancelOptions | None] = None,
+    data: Annotated[values.CancelOptions | None, examples.CANCEL] = None,
     in_queue: QueueParameter = None,
 ) -> values.JobBody:
     """Cancels a job. The worker of a running job is asked to stop it; ``force`` ends it at once."""
@@ -176,7 +176,7 @@ async def cancel(
 async def retry(
     service: Api,
     job_id: FromPath[str],
-    data: JSONBody[values.RetryOptions | None] = None,
+    data: Annotated[values.RetryOptions | None, examples.RETRY] = None,
     in_queue: QueueParameter = None,
 ) -> values.JobBody:
     """Lets a job run again that failed or is a dead letter."""
@@ -213,7 +213,7 @@ async def result(service: Api, job_id: FromPath[str], in_queue: QueueParameter =
 async def wait(
     service: Api,
     job_id: FromPath[str],
-    data: JSONBody[values.WaitOptions | None] = None,
+    data: Annotated[values.WaitOptions | None, examples.WAIT] = None,
     in_queue: QueueParameter = None,
 ) -> values.Waited:
     """Waits until a job has ended, for at most 5 minutes; 30 seconds without a timeout."""

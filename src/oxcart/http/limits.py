@@ -6,10 +6,10 @@ from typing import Annotated
 
 import msgspec
 from litestar import get, put
-from litestar.params import FromPath, JSONBody
+from litestar.params import FromPath
 from msgspec import UNSET, Meta, UnsetType
 
-from oxcart.http import values
+from oxcart.http import examples, values
 from oxcart.http.access import OPERATE, READ
 from oxcart.http.routes import Api, answers
 from oxcart.http.times import parse_go_ms
@@ -84,7 +84,9 @@ async def _limits(found: Queue) -> LimitsBody:
     responses=answers(404, ok=(200, LimitsBody, "The limits.")),
     opt=OPERATE,
 )
-async def set_limits(service: Api, name: FromPath[str], data: JSONBody[LimitOptions]) -> LimitsBody:
+async def set_limits(
+    service: Api, name: FromPath[str], data: Annotated[LimitOptions, examples.LIMITS]
+) -> LimitsBody:
     """Changes the limits that the body has; null removes one."""
     found = service.queue(name)
     per_ms = parse_go_ms(data.rate.per, "rate.per", minimum=1) if isinstance(data.rate, RateOptions) else 0

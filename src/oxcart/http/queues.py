@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from litestar import Response, get, post
-from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import Meta
 
 from oxcart.broker.progress import OnProgress, silent
 from oxcart.broker.workers import WorkerRecord
-from oxcart.http import values
+from oxcart.http import examples, values
 from oxcart.http.access import ADMIN, OPERATE, READ
 from oxcart.http.audit import note
 from oxcart.http.counting import QueueStats
@@ -213,7 +213,9 @@ async def resume(service: Api, name: FromPath[str]) -> QueueBody:
     responses=answers(404, ok=(200, Changed, "How many were removed.")),
     opt=OPERATE,
 )
-async def clean(service: Api, name: FromPath[str], data: JSONBody[CleanOptions | None] = None) -> Changed:
+async def clean(
+    service: Api, name: FromPath[str], data: Annotated[CleanOptions | None, examples.CLEAN] = None
+) -> Changed:
     """Removes jobs of a state that are older than ``grace``, oldest first, at most 10 000 per call."""
     asked = data or CleanOptions()
     found = service.queue(name)
@@ -229,7 +231,9 @@ async def clean(service: Api, name: FromPath[str], data: JSONBody[CleanOptions |
     responses=answers(404, ok=(200, Changed, "How many were removed.")),
     opt=ADMIN,
 )
-async def clear(service: Api, name: FromPath[str], data: JSONBody[ClearOptions | None] = None) -> Changed:
+async def clear(
+    service: Api, name: FromPath[str], data: Annotated[ClearOptions | None, examples.CLEAR] = None
+) -> Changed:
     """Removes every waiting job, with ``delayed`` the delayed ones too. Running and ended jobs stay."""
     asked = data or ClearOptions()
     return Changed(changed=await service.queue(name).jobs.clear(delayed=asked.delayed))
@@ -242,7 +246,9 @@ async def clear(service: Api, name: FromPath[str], data: JSONBody[ClearOptions |
     responses=answers(404, 409, ok=(200, Changed, "How many jobs were removed.")),
     opt=ADMIN,
 )
-async def obliterate(service: Api, name: FromPath[str], data: JSONBody[ObliterateOptions]) -> Changed:
+async def obliterate(
+    service: Api, name: FromPath[str], data: Annotated[ObliterateOptions, examples.OBLITERATE]
+) -> Changed:
     """Removes all jobs, lanes, schedules, limits and events of a queue; 409 while workers run jobs of it."""
     found = service.queue(name)
     if data.name != name:
@@ -262,7 +268,10 @@ async def obliterate(service: Api, name: FromPath[str], data: JSONBody[Obliterat
     opt=OPERATE,
 )
 async def cancel_many(
-    service: Api, name: FromPath[str], data: JSONBody[CancelMany], background: Background = False
+    service: Api,
+    name: FromPath[str],
+    data: Annotated[CancelMany, examples.CANCEL_MANY],
+    background: Background = False,
 ) -> Response[CancelledMany | Operation]:
     """Cancels jobs that match, at most 10 000 per call. A dry run only lists them."""
     return await bulk(
@@ -308,7 +317,10 @@ async def _cancel_many(service: Service, name: str, data: CancelMany, progress: 
     opt=OPERATE,
 )
 async def retry_many(
-    service: Api, name: FromPath[str], data: JSONBody[RetryMany], background: Background = False
+    service: Api,
+    name: FromPath[str],
+    data: Annotated[RetryMany, examples.RETRY_MANY],
+    background: Background = False,
 ) -> Response[RetriedMany | Operation]:
     """Lets ended jobs run again, oldest end first, at most 10 000 per call. A dry run only counts them."""
     return await bulk(

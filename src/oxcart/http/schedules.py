@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import msgspec
 from litestar import delete, get, post, put
-from litestar.params import FromPath, FromQuery, JSONBody
+from litestar.params import FromPath, FromQuery
 from msgspec import Meta
 
 from oxcart.handle import JobHandle
-from oxcart.http import values
+from oxcart.http import examples, values
 from oxcart.http.access import OPERATE, READ
 from oxcart.http.audit import note
 from oxcart.http.errors import not_found
@@ -100,7 +100,10 @@ async def schedules(
     opt=OPERATE,
 )
 async def upsert(
-    service: Api, name: FromPath[str], schedule_id: FromPath[str], data: JSONBody[ScheduleOptions]
+    service: Api,
+    name: FromPath[str],
+    schedule_id: FromPath[str],
+    data: Annotated[ScheduleOptions, examples.SCHEDULE],
 ) -> ScheduleBody:
     """Makes a schedule, or changes the one of this id. The same call again changes nothing."""
     of = service.queue(name).schedules
