@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from oxcart import Abilities, Flow, PermanentError, Queue, TemporaryError, Worker
+from oxcart.errors import JobFailed
 from tests.conftest import MakeQueue
 from tests.http.conftest import Serve
 from tests.signals import eventually
@@ -258,3 +259,27 @@ async def test_a_wrong_field_of_an_operation_changes_nothing(
     answer = await (await serve(queue)).post(f"/api/v1/queues/q/{path}", json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "validation_error")
     assert (await queue.counts())["waiting"] == 1
+
+
+async def test_jobs_that_match_are_retried_after_a_dry_run(queue: Queue, serve: Serve) -> None:
+    @queue.job(attempts=1)
+    async def charge(card: str) -> None:
+        raise ConnectionError(f"{card} has no answer")
+
+    jobs = [
+        await queue.add("charge", {"card": card}, tags={"tenant": tenant})
+        for card, tenant in (("visa", "a"), ("visa", "b"), ("amex", "a"))
+    ]
+    async with Worker(queue).running():
+        for job in jobs:
+            with pytest.raises(JobFailed):
+                await job.result(30)
+    client = await serve(queue)
+    body = {"type": ["charge"], "reason": "visa", "tags": {"tenant": "a"}, "dry_run": True}
+    answer = (await client.post("/api/v1/queues/q/retry", json=body)).json()
+    assert answer == {"matched": 1, "retried": 0, "dry_run": True}
+    answer = (await client.post("/api/v1/queues/q/retry", json={**body, "dry_run": False})).json()
+    assert answer == {"matched": 1, "retried": 1, "dry_run": False}
+    assert [await job.state() for job in jobs] == ["waiting", "failed", "failed"]
+    answer = (await client.post("/api/v1/queues/q/retry", json={"correlation_id": "none"})).json()
+    assert answer["matched"] == 0

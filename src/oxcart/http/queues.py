@@ -11,7 +11,7 @@ from litestar import Response, get, post
 from litestar.params import FromPath, FromQuery, QueryParameter
 from msgspec import Meta
 
-from oxcart.broker.progress import OnProgress, silent
+from oxcart.broker.progress import OnProgress, Progress, silent
 from oxcart.broker.workers import WorkerRecord
 from oxcart.http import examples, values
 from oxcart.http.access import ADMIN, OPERATE, READ
@@ -21,7 +21,7 @@ from oxcart.http.operations import Operation
 from oxcart.http.routes import Api, answers
 from oxcart.http.service import Service
 from oxcart.http.times import parse_go_ms, rfc3339_ms
-from oxcart.model.errors import ValidationError
+from oxcart.model.errors import JobError, ValidationError
 from oxcart.model.moment import parse_moment
 from oxcart.queue import Queue
 
@@ -112,9 +112,15 @@ class CancelledMany(msgspec.Struct, kw_only=True):
 
 
 class RetryMany(msgspec.Struct, forbid_unknown_fields=True):
-    """Which ended jobs to retry."""
+    """Which ended jobs to retry; all that match."""
 
     state: Literal["failed", "completed"] = "failed"
+    type: list[str] | None = None
+    reason: Annotated[str | None, Meta(description="A part of the failure's text or code.")] = None
+    category: list[str] | None = None
+    worker: Annotated[list[str] | None, Meta(description="Who claimed them last: web-*.")] = None
+    tags: dict[str, str] | None = None
+    correlation_id: str | None = None
     since: str | None = None
     until: str | None = None
     reset_attempts: bool = False
@@ -334,6 +340,8 @@ async def _retry_many(service: Service, name: str, data: RetryMany, progress: On
     now = await found._core.broker.now()
     since = None if data.since is None else parse_moment(data.since, "since", now_ms=now)
     until = None if data.until is None else parse_moment(data.until, "until", now_ms=now)
+    if data.type or data.reason or data.category or data.worker or data.tags or data.correlation_id:
+        return await _retry_chosen(found, data, since, until, most, progress)
     counted = await found.jobs.search(state=data.state, wire=True, since=since, until=until, limit=1)
     matched = min(counted.matched, most)
     if data.dry_run:
@@ -348,6 +356,37 @@ async def _retry_many(service: Service, name: str, data: RetryMany, progress: On
     )
     note(retried=retried)
     return RetriedMany(matched=max(matched, retried), retried=retried, dry_run=False)
+
+
+async def _retry_chosen(
+    queue: Queue, data: RetryMany, since: int | None, until: int | None, most: int, progress: OnProgress
+) -> RetriedMany:
+    """Retries the jobs that match now, one by one: each once, even if it fails again meanwhile."""
+    found = await queue.jobs.search(
+        state=data.state,
+        wire=True,
+        name=data.type,
+        reason=data.reason,
+        category=data.category,
+        worker=data.worker,
+        tags=data.tags,
+        correlation_id=data.correlation_id,
+        since=since,
+        until=until,
+        limit=most,
+        oldest=True,
+    )
+    retried = 0
+    for number, job in enumerate(found.jobs if not data.dry_run else (), 1):
+        try:
+            await queue.jobs.retry(job.id, reset=data.reset_attempts)
+            retried += 1
+        except JobError:
+            pass  # it runs again already, or is gone
+        progress(Progress("retrying", number, len(found.jobs)))
+    if not data.dry_run:
+        note(retried=retried)
+    return RetriedMany(matched=len(found.jobs), retried=retried, dry_run=data.dry_run)
 
 
 @get(
