@@ -136,6 +136,11 @@ class Proxy:
         """Ends `hold`."""
         self._open.set()
 
+    def lead_to(self, server_port: int) -> None:
+        """Forwards to another server from now on; every open connection is cut."""
+        self._server_port = server_port
+        self.cut_all()
+
     async def down(self) -> None:
         """Cuts every connection and refuses new ones."""
         if self._listener is not None:

@@ -13,11 +13,12 @@ from tests.chaos.proxy import Call, Proxy
 from tests.checker.clock import Clock
 from tests.checker.crews import LEASE, TAILER, Crews
 from tests.checker.disk import Disk
+from tests.checker.pair import Pair
 from tests.checker.record import Record
 from tests.servers import ValkeyServer
 
 #: Every kind of fault, and whether peers survive it. A full server makes a script of BullMQ stop half way,
-#: and peers judge by clocks of their own what is due.
+#: peers judge by clocks of their own what is due, and their adds wait for no replica.
 KINDS = {
     "kill": True,
     "stop": True,
@@ -31,6 +32,7 @@ KINDS = {
     "freeze": True,
     "flush": True,
     "disk": True,
+    "failover": False,
     "fill": False,
     "step": False,
 }
@@ -77,6 +79,7 @@ def make_faults(
     has_tailer: bool = False,
     can_step: bool = True,
     has_disk: bool = True,
+    has_replica: bool = True,
 ) -> list[Fault]:
     """Plans the faults of a run.
 
@@ -87,10 +90,11 @@ def make_faults(
         has_tailer: Whether the pipeline's tailer takes part.
         can_step: Whether the server's clock can be set.
         has_disk: Whether the server has a disk that can be filled.
+        has_replica: Whether the server has a replica.
     """
     dice = random.Random(f"nemesis {seed}")
     kinds = [kind for kind, survived in KINDS.items() if survived or not peers]
-    unable = {"step": not can_step, "disk": not has_disk}
+    unable = {"step": not can_step, "disk": not has_disk, "failover": not has_replica}
     kinds = [kind for kind in kinds if not unable.get(kind)]
     workers = ["oxcart-1", "oxcart-2", *(f"{peer}-1" for peer in peers), *([TAILER] if has_tailer else [])]
     lease = LEASE / 1000
@@ -131,19 +135,23 @@ class Nemesis:
 
     def __init__(
         self,
-        server: ValkeyServer,
+        pair: Pair,
         proxies: dict[str, Proxy],
         crews: Crews,
         record: Record,
         clock: Clock,
         disk: Disk | None = None,
     ) -> None:
-        self._server = server
+        self._pair = pair
         self._clock = clock
         self._disk_of_server = disk
         self._proxies = proxies
         self._crews = crews
         self._record = record
+
+    @property
+    def _server(self) -> ValkeyServer:
+        return self._pair.master
 
     async def run(self, faults: Sequence[Fault]) -> None:
         """Causes each fault at its time, or when the one before is repaired. Afterwards all is repaired."""
@@ -228,7 +236,14 @@ class Nemesis:
             await asyncio.sleep(fault.seconds)
         finally:
             disk.free()
-        await asyncio.to_thread(self._server.start)
+        await asyncio.to_thread(self._pair.start)
+
+    async def _failover(self, fault: Fault) -> None:
+        await asyncio.to_thread(self._pair.fail_over)
+        for proxy in self._proxies.values():
+            proxy.lead_to(self._pair.master.port)
+        await asyncio.sleep(fault.seconds)  # without a replica, no add is confirmed
+        await asyncio.to_thread(self._pair.rejoin)
 
     async def _step(self, fault: Fault) -> None:
         self._clock.set(fault.seconds)

@@ -49,9 +49,13 @@ class Producers:
         record: Where they write what they were told.
         ours: The server's address for our clients.
         theirs: The same for Node's.
+        is_replicated: Whether an add counts as acknowledged only once a replica has it.
     """
 
-    def __init__(self, plan: Plan, record: Record, ours: str, theirs: str) -> None:
+    def __init__(
+        self, plan: Plan, record: Record, ours: str, theirs: str, *, is_replicated: bool = False
+    ) -> None:
+        self._more: dict[str, Any] = {"durability": "replicated"} if is_replicated else {}
         self._plan = plan
         self._record = record
         self._ours = ours
@@ -64,7 +68,7 @@ class Producers:
         """Connects all producers, sets limits and schedules, and closes them after the block."""
         async with contextlib.AsyncExitStack() as stack:
             for name in QUEUES:
-                queue = open_queue(name, self._ours, add_timeout=ADD_LIMIT)
+                queue = open_queue(name, self._ours, add_timeout=ADD_LIMIT, **self._more)
                 self._queues[name] = await stack.enter_async_context(queue)
             for peer in self._plan.peers:
                 driver = node_driver(f"v{peer.removeprefix('node')}", self._theirs)

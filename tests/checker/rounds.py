@@ -19,6 +19,7 @@ from tests.checker.disk import mounted
 from tests.checker.final import read_final, unended
 from tests.checker.invariants import History, Violation, check
 from tests.checker.nemesis import Fault, Nemesis
+from tests.checker.pair import Pair
 from tests.checker.plan import WIRES, make_plan
 from tests.checker.producers import Producers
 from tests.checker.record import Record
@@ -95,25 +96,27 @@ async def run(
     clock = Clock(folder)
     options: dict[str, Any] = {"appendonly": True, "appendfsync": "always", "binary": clock.program}
     server = ValkeyServer(start=False, **options)
-    with mounted(server.folder) as disk, server:
+    has_replica = any(fault.kind == "failover" for fault in faults)
+    pair = Pair(server, options if has_replica else None)
+    with mounted(server.folder) as disk, pair:
         async with Proxy(server.port) as ours, Proxy(server.port) as theirs:
             with server.client() as client:
                 for queue in WIRES:
                     client.hset(f"bull:{queue}:meta", "opts.maxLenEvents", EVENTS)
             crews = Crews(plan, folder, record.path, ours.url, theirs.url, has_tailer=has_lake)
-            producers = Producers(plan, record, ours.url, theirs.url)
+            producers = Producers(plan, record, ours.url, theirs.url, is_replicated=has_replica)
             async with crews.working():
                 async with producers.ready():
-                    nemesis = Nemesis(server, {"ours": ours, "theirs": theirs}, crews, record, clock, disk)
+                    nemesis = Nemesis(pair, {"ours": ours, "theirs": theirs}, crews, record, clock, disk)
                     async with asyncio.TaskGroup() as group:
                         group.create_task(producers.produce())
                         group.create_task(nemesis.run(faults))
-                    is_quiet = await _quiet(server, patience)
+                    is_quiet = await _quiet(pair.master, patience)
                 died = crews.died()
-            with server.client() as client:
+            with pair.master.client() as client:
                 final = read_final(client)
             if has_lake:
-                await lake.build(folder, server.url, final)
+                await lake.build(folder, pair.master.url, final)
             dropped = ours.cuts.total() + theirs.cuts.total()
     lines = record.lines()
     record.close()

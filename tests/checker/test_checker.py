@@ -69,6 +69,19 @@ async def test_a_round_without_peers_breaks_nothing_either(tmp_path: Path) -> No
     assert result.told["acked"] > 50
 
 
+async def test_acknowledged_jobs_survive_failovers(tmp_path: Path) -> None:
+    faults = [
+        Fault(1.0, "failover", "server", 0.5),
+        Fault(4.0, "kill", "oxcart-1"),
+        Fault(5.0, "crash", "server"),
+        Fault(7.0, "failover", "server", 1.0),
+    ]
+    result = await run(tmp_path, 9, 10.0, faults, ())
+    print(summary(result))
+    assert result.violations == []
+    assert result.told["acked"] > 40
+
+
 def test_every_invariant_has_a_broken_build() -> None:
     """An empty record of events needs none: no product fault trims a stream that keeps a million."""
     builds = broken_builds()

@@ -294,5 +294,15 @@ def test_rates_are_not_judged_where_the_clock_was_stepped() -> None:
     assert "limits" not in {one.invariant for one in check(_again(history))}
 
 
+@pytest.mark.parametrize("change", [_shared_start, _too_many_runs, _more_runs_than_starts])
+def test_a_failover_may_lose_claims_but_no_acknowledged_job(change: Callable[[History], None]) -> None:
+    history = sound()
+    change(history)
+    history.lines.append(Line("fault", step="failover", row="server"))
+    assert check(_again(history)) == []
+    _lost(history)
+    assert "acknowledged" in {one.invariant for one in check(_again(history))}
+
+
 def test_every_invariant_can_be_broken() -> None:
     assert {invariant for _, invariant in BREAKS} == set(INVARIANTS)

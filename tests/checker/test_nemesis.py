@@ -35,7 +35,15 @@ def test_faults_survive_the_command_line() -> None:
 
 def test_every_kind_comes_and_peers_are_spared_a_full_server() -> None:
     assert {fault.kind for fault in make_faults(1, 60, ())} == set(KINDS)
-    assert {fault.kind for fault in make_faults(1, 60, ("node5",))} == set(KINDS) - {"fill", "step"}
+    assert {fault.kind for fault in make_faults(1, 60, ("node5",))} == set(KINDS) - {
+        "fill",
+        "step",
+        "failover",
+    }
+
+
+def test_servers_without_a_replica_do_not_fail_over() -> None:
+    assert "failover" not in {fault.kind for fault in make_faults(1, 60, (), has_replica=False)}
 
 
 def test_disks_are_filled_only_where_there_is_one() -> None:
