@@ -152,6 +152,19 @@ class TestBuilt:
             assert page.errors == []
             assert [one for one in page.requests if not one.startswith((served, "data:"))] == []
 
+    def test_charts_are_dark_where_the_page_is(self, served: str) -> None:
+        with Browser() as browser:
+            page = browser.page()
+            chart = "document.querySelector('.md-content img[src$=\".svg\"]')"
+            for theme, scheme, look in (("light", "default", "none"), ("dark", "slate", "invert")):
+                page.call(
+                    "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}]
+                )
+                page.goto(f"{served}/scaling.html")
+                page.wait_for(f"document.body.getAttribute('data-md-color-scheme') === '{scheme}'")
+                page.wait_for(f"{chart}?.complete && {chart}.naturalWidth > 0")
+                assert page.evaluate(f"getComputedStyle({chart}).filter").startswith(look)
+
     def test_search_finds_pages_and_the_look_follows_the_system_offline(self, served: str) -> None:
         with Browser() as browser:
             page = browser.page()

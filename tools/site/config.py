@@ -82,6 +82,7 @@ STYLE = """\
 .md-typeset table:not([class]) td:first-child code { overflow-wrap: normal; word-break: normal; }
 .md-typeset thead:not(:has(th:not(:empty))) { display: none; }
 .md-typeset .doc-signature code { white-space: pre-wrap; }
+[data-md-color-scheme="slate"] .md-content img[src$=".svg"] { filter: invert(0.88) hue-rotate(180deg); }
 .layers { font-size: 0.7rem; max-width: 32rem; }
 .layers div { display: flex; gap: 0.3rem; margin-bottom: 0.3rem; }
 .layers span { border: 1px solid currentcolor; border-radius: 0.2rem; flex: 1; padding: 0.15rem 0.5rem; }
