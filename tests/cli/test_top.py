@@ -50,7 +50,12 @@ async def test_queues_jobs_and_logs_by_keys(make_queue: MakeQueue, url: str) -> 
     app = Top(Settings(url=url))
     async with app.run_test(size=(140, 40)) as pilot:
         await until(pilot, lambda: isinstance(app.screen, Queues) and len(cells(app)) == 2, "two queues")
+        failing = app.screen.query_one("#failing", Static)
         assert [(row[0], row[1], row[5]) for row in cells(app)] == [("emails", "0", "1"), ("video", "1", "0")]
+        oldest, workers = cells(app)[1][8:10]
+        assert (oldest.endswith("s"), workers) == (True, "0")
+        assert cells(app)[0][8] == ""
+        await until(pilot, lambda: "emails/welcome 1" in str(failing.render()), "the failing type")
         await pilot.press("down", "p")
         await until(pilot, lambda: cells(app)[1][-1] == "paused", "video is paused")
         assert await video.is_paused()

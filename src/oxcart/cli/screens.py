@@ -21,12 +21,16 @@ from oxcart.model.errors import OxcartError
 from oxcart.observe.terminal import clean, clean_lines
 
 if TYPE_CHECKING:
+    from oxcart.broker.port.sampling import Crew
     from oxcart.cli.settings import Settings
+    from oxcart.http.web.pulse import Pulse
     from oxcart.model.job import Job
     from oxcart.queue import Queue
 
 #: Seconds between two looks at the server.
 EVERY = 1.0
+#: Types of jobs that fail, of which the screen of queues names so many.
+FAILING = 3
 #: Jobs of a screen.
 JOBS = 100
 #: The states that the jobs of a queue are shown in, in the order of the key that changes it.
@@ -131,14 +135,26 @@ class Queues(Looking):
     BINDINGS: ClassVar[list[BindingType]] = [("p", "pause", "Pause or resume"), ("q", "app.quit", "Quit")]
 
     def body(self) -> ComposeResult:
-        """Yields the table of queues."""
+        """Yields the table of queues, and the types that fail most."""
         yield Table(
-            "queue", "ready", "running", "delayed", "waiting", "failed", "completed", "ended/s", "state"
+            "queue",
+            "ready",
+            "running",
+            "delayed",
+            "waiting",
+            "failed",
+            "completed",
+            "ended/s",
+            "oldest",
+            "workers",
+            "state",
         )
+        yield Static("", id="failing", markup=False)
 
     async def show(self) -> None:
         """Reads the queues."""
         rows = await self.app.read_queues()
+        pulse = await self.app.read_pulse([row.queue for row in rows])
         self._paused = {row.queue for row in rows if row.paused}
         shown = []
         for row in rows:
@@ -156,11 +172,19 @@ class Queues(Looking):
                         counts.get("failed", 0),
                         counts.get("completed", 0),
                         self.app.rate(row),
+                        _span(pulse.tracks[row.queue].oldest_s),
+                        _members(pulse.tracks[row.queue].crew),
                         "paused" if row.paused else "",
                     ),
                 )
             )
         self.query_one(Table).fill(shown)
+        failing = [
+            f"{one.queue}/{one.name} {one.count}: {one.reason.partition(chr(10))[0][:80]}"
+            for one in pulse.failing[:FAILING]
+        ]
+        words = "failing lately: " + "   ".join(failing) if failing else ""
+        self.query_one("#failing", Static).update(Text(clean(words), style="red"))
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Opens the queue under the cursor."""
@@ -292,9 +316,10 @@ class Top(App[None]):
     """
 
     TITLE = "oxcart top"
-    CSS = (
-        "#status, #head { height: 1; padding: 0 1; } #facts { height: auto; max-height: 60%; padding: 0 1; }"
-    )
+    CSS = """
+    #status, #head, #failing { height: 1; padding: 0 1; }
+    #facts { height: auto; max-height: 60%; padding: 0 1; }
+    """
 
     def __init__(self, settings: Settings, match: str | None = None) -> None:
         super().__init__()
@@ -303,6 +328,7 @@ class Top(App[None]):
         self._ended: dict[str, tuple[float, int]] = {}
         self._rates: dict[str, float] = {}
         self._types: dict[str, Queue] = {}
+        self._pulse: Pulse | None = None
 
     def on_mount(self) -> None:
         """Opens the queues."""
@@ -311,7 +337,7 @@ class Top(App[None]):
         self.push_screen(Queues())
 
     async def on_unmount(self) -> None:
-        """Closes the connections of a namespace."""
+        """Closes the connections of the queues."""
         for queue in self._types.values():
             await queue.close()
 
@@ -333,6 +359,19 @@ class Top(App[None]):
             self._ended[row.queue] = (now, ended)
         return sorted(rows, key=lambda row: row.queue)
 
+    async def read_pulse(self, names: list[str]) -> Pulse:
+        """Returns what the dashboard knows of queues: workers, oldest ready jobs and failing types."""
+        if self._pulse is None or list(self._pulse.tracks) != names:
+            from oxcart.http.web.pulse import Pulse
+
+            for name in names:
+                if name not in self._types:
+                    self._types[name] = self.settings.plain(name)
+            self._pulse = Pulse([self._types[name] for name in names])
+        if names:
+            await self._pulse.fresh()
+        return self._pulse
+
     async def _read_types(self) -> list[QueueRow]:
         """Reads the job types of a namespace of Bridge."""
         known = await names_of_types(self.settings)
@@ -350,6 +389,14 @@ class Top(App[None]):
         """Returns how many jobs of a queue ended per second, between the last two looks."""
         found = self._rates.get(row.queue)
         return "" if found is None else f"{found:.1f}"
+
+
+def _span(seconds: float | None) -> str:
+    return "" if seconds is None else output.span(seconds)
+
+
+def _members(crew: Crew) -> str:
+    return str(len(crew.workers) + len(crew.peers))
 
 
 def _row(job: Job) -> tuple[Any, ...]:
