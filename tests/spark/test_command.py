@@ -117,7 +117,10 @@ def test_from_a_queue_to_a_report(
     assert json.loads(shell.run("query", text, "--json", "--master", "local[1]")) == [
         {"name": "welcome", "state": "completed", "n": 2}
     ]
-    assert "Queues on 2026-11-02" in shell.run("report", "--day", "2026-11-02", "--master", "local[1]")
+    shown = shell.run("report", "--day", "2026-11-02")
+    assert "Queues on 2026-11-02" in shown
+    assert shell.run("report", "--day", "2026-11-02", "--spark") == shown
+    assert shell.run("report", "--day", "2026-11-02", "--master", "local[1]") == shown
     wrong = shell.run("query", "SELECT nothing FROM jobs", "--master", "local[1]", code=2)
     assert "UNRESOLVED_COLUMN" in wrong
     assert len(wrong.splitlines()) <= 2, wrong
