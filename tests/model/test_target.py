@@ -240,3 +240,11 @@ def test_abilities_show_their_values() -> None:
     same = Abilities("w-1", stack=["python"], capabilities={"email", "gpu"}, region=["us-east"])
     assert same == WORKER
     assert hash(same) == hash(WORKER)
+
+
+def test_abilities_are_read_from_a_mapping_and_nothing_else() -> None:
+    made = Abilities(capabilities="gpu")
+    assert Abilities.read({"capabilities": "gpu"}) == Abilities.read(made) == made
+    for bad in ("gpu", ["gpu"], None, 5):
+        with pytest.raises(ValidationError, match="a mapping of their attributes"):
+            Abilities.read(bad)
