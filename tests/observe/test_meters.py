@@ -94,10 +94,10 @@ async def test_what_an_operator_watches_is_read_when_exported(queue: Queue) -> N
     await queue.add("n", target="c=gpu")
     of_queue = {"messaging.destination.name": "q"}
     async with Worker(queue, observer=hook).running():
-        assert await meter.points("oxcart.queue.unroutable") == [(of_queue, 1)]
+        assert await meter.points("oxcart.jobs.unroutable") == [(of_queue, 1)]
         assert await meter.points("oxcart.groups.waiting") == [(of_queue, 1)]
         assert await meter.points("oxcart.groups.jobs") == [(of_queue, 2)]
-        for name in ("oxcart.queue.oldest_waiting", "oxcart.groups.oldest_waiting"):
+        for name in ("oxcart.jobs.oldest_waiting", "oxcart.groups.oldest_waiting"):
             ((facts, age),) = await meter.points(name)
             assert facts == of_queue
             assert 0 <= age < 60

@@ -44,8 +44,8 @@ FRESH = 0.5
 #: The gauges that are read from the server: name, unit and meaning.
 _GAUGES = (
     ("oxcart.queue.jobs", "{job}", "Jobs of a queue by state"),
-    ("oxcart.queue.oldest_waiting", "s", "Age of the job that is ready for longest"),
-    ("oxcart.queue.unroutable", "{job}", "Jobs whose targets no registered worker fits"),
+    ("oxcart.jobs.oldest_waiting", "s", "Age of the job that is ready for longest"),
+    ("oxcart.jobs.unroutable", "{job}", "Jobs whose targets no registered worker fits"),
     ("oxcart.groups.waiting", "{group}", "Groups with waiting jobs"),
     ("oxcart.groups.jobs", "{job}", "Jobs that wait for their group's turn"),
     ("oxcart.groups.oldest_waiting", "s", "For how long the next job of a group has waited"),
@@ -207,8 +207,8 @@ class MeterHook(Observer):
                 for state, count in (await one.counts()).items()
             ]
             values: dict[str, float] = {
-                "oxcart.queue.oldest_waiting": await one.oldest(),
-                "oxcart.queue.unroutable": sum((await one.unroutable()).values()),
+                "oxcart.jobs.oldest_waiting": await one.oldest(),
+                "oxcart.jobs.unroutable": sum((await one.unroutable()).values()),
                 "oxcart.clock.skew": await one.skew(),
             }
             if (groups := await one.groups()) is not None:
