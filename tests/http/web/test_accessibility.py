@@ -60,7 +60,8 @@ class Inspector:
                 set_look(self.page, theme, wide, high, phone)
                 open_it()
                 # A form leads to a page whose style sheet may come later than its heading.
-                self.page.wait_for("document.readyState === 'complete' && document.querySelector('main h1')")
+                has_heading = "document.querySelector('main h1') !== null"
+                self.page.wait_for(f"document.readyState === 'complete' && {has_heading}")
                 self.check(f"{name} {theme} {size}")
                 if phone:
                     wider = self.page.evaluate("document.documentElement.scrollWidth > innerWidth")
