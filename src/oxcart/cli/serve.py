@@ -173,8 +173,8 @@ def serve(
                 lake=lake,
             )
             watching = None
-            if not (names or of_app):
-                watching = asyncio.create_task(_watch(using, api.service, opened, priorities))
+            if not of_app and using.namespace is None:
+                watching = asyncio.create_task(_watch(using, api.service, opened, priorities, names))
             try:
                 await _serve(Server(api, host=host, port=port, tls_cert=tls_cert, tls_key=tls_key))
             finally:
@@ -274,14 +274,21 @@ async def _open(using: Settings, names: Sequence[str], priorities: Priorities) -
     return [_queue(using, name, priorities, found.get(name, False)) for name in chosen]
 
 
+def _has_partitions(queue: Queue) -> bool:
+    return queue._core.broker.partitions is not None
+
+
 async def _find(using: Settings, names: Iterable[str] = ()) -> dict[str, bool]:
     """Returns the queues that exist, by name, and whether each is partitioned."""
     from oxcart.broker.discovery import find_queues
+    from oxcart.broker.slots import has_tag
     from oxcart.model.partitions import partition_name, split_partition
 
     found = await find_queues(using.server, using.prefix, using.reconnect)
-    whole = {base for base in (*found, *names) if partition_name(base, 0) in found}
-    whole |= {part[0] for part in map(split_partition, found) if part and partition_name(part[0], 0) in found}
+    bases = {*found, *names, *(part[0] for part in map(split_partition, found) if part)}
+    # A queue whose keys are all in one slot has no partitions: a peer's `{x}#0` is a queue of its own.
+    tagged = has_tag(using.prefix)
+    whole = {base for base in bases if not (tagged or has_tag(base)) and partition_name(base, 0) in found}
     parts = {name for name in found if (part := split_partition(name)) and part[0] in whole}
     return {name: name in whole for name in sorted({*found, *whole} - parts)}
 
@@ -295,30 +302,67 @@ def _queue(using: Settings, name: str, priorities: Priorities, is_partitioned: b
     return Queue(name, prefix=using.prefix, server=using.server, priorities=formal, partitions=partitions)
 
 
-async def _watch(using: Settings, service: Service, opened: list[Queue], priorities: Priorities) -> None:
-    """Serves queues that are made later, as soon as a search finds them."""
+async def _watch(
+    using: Settings, service: Service, opened: list[Queue], priorities: Priorities, names: Sequence[str]
+) -> None:
+    """Serves queues that are made later, and those that get partitions later, as soon as a search finds them.
+
+    Args:
+        using: The global options.
+        service: What serves the queues.
+        opened: The queues to close at the end; opened ones are appended.
+        priorities: How priorities of new jobs are read.
+        names: The only queues to serve; none for all.
+    """
     import asyncio
     import time
 
-    from oxcart.model.errors import OxcartError
+    from oxcart.model.errors import OxcartError, ValidationError
 
-    pause = EVERY
+    pause, refused = EVERY, set[str]()
     while True:
         await asyncio.sleep(pause)
         began = time.monotonic()
         try:
-            found = await _find(using)
+            found = await _find(using, names)
         except OxcartError as error:
             log.warning("could not look for new queues, trying again: %s", error)
             continue
         # A search reads the names of all keys of the server: a long one must stay a small part of its work.
         pause = max(EVERY, SHARE * (time.monotonic() - began))
         for name, is_partitioned in found.items():
-            if name not in service.queues:
+            served = service.queues.get(name)
+            if (served is None and names) or name in refused:
+                continue
+            if served is not None and _has_partitions(served) >= is_partitioned:
+                continue
+            try:
                 made = _queue(using, name, priorities, is_partitioned)
                 opened.append(made)
-                await service.add_queue(made)
-                log.info("queue %s is served from now on", name)
+                if served is None:
+                    await service.add_queue(made)
+                    log.info("queue %s is served from now on", name)
+                else:
+                    await service.replace_queue(made)
+                    log.info("queue %s is served with its partitions from now on", name)
+                    await _warn_of_jobs(served)
+            except ValidationError as error:
+                refused.add(name)
+                log.warning("could not serve queue %s, leaving it out until a restart: %s", name, error)
+            except OxcartError as error:
+                log.warning("could not serve queue %s, trying again: %s", name, error)
+
+
+async def _warn_of_jobs(queue: Queue) -> None:
+    """Logs how many jobs were added before the queue had partitions: no worker of the partitions sees them."""
+    counts = await queue.counts()
+    waiting = sum(counts.get(state, 0) for state in ("wait", "waiting", "paused", "prioritized", "delayed"))
+    if waiting:
+        log.warning(
+            "%d jobs were added to queue %s before it had partitions, and no worker of the partitions runs "
+            "them: run them with a worker of Queue(%r) without partitions=, or add them again",
+            waiting, queue.name, queue.name,
+        )  # fmt: skip
 
 
 def _pairs(texts: Iterable[str], option: str, form: str) -> dict[str, str]:

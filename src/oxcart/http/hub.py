@@ -190,8 +190,11 @@ class Hub:
                             yield message
 
     async def add(self, queue: Queue) -> None:
-        """Reads one more queue; ends all streams, because each has its queues from its beginning on."""
-        self._queues.append(queue)
+        """Reads one more queue, or another in place of that of its name.
+
+        All streams end, because each has its queues from its beginning on.
+        """
+        self._queues = [*(one for one in self._queues if one.name != queue.name), queue]
         # First the readers: a listener that joins meanwhile would otherwise wait for readers that have ended.
         await self._stop()
         self._end_all()
@@ -205,6 +208,8 @@ class Hub:
         for audience in self._audiences.values():
             for listener in audience.listeners:
                 listener.end()
+        # A listener that stalls leaves late. Nobody may join it: the next readers begin behind its position.
+        self._audiences.clear()
 
     async def _stop(self) -> None:
         async with self._lock:

@@ -98,8 +98,8 @@ class Service:
         self.hub = Hub(self.queues.values())
         #: Each ends some endless answers, before the server waits for requests under way.
         self.streams: list[Callable[[], Awaitable[None]]] = [self.hub.close]
-        #: Each learns of a queue that is served later than the others.
-        self.added: list[Callable[[Queue], Awaitable[None]]] = [self.hub.add]
+        #: Each prepares for a queue that is served later than the others, before any route sees it.
+        self.added: list[Callable[[Queue], Awaitable[None]]] = []
         self._tags: dict[int, list[Queue]] = {}
         for queue in self.queues.values():
             self._tags.setdefault(tag_of_queue(queue.name), []).append(queue)
@@ -165,17 +165,38 @@ class Service:
         whole = self._all
         if queue.name in whole.queues:
             raise ValidationError("queue", "one of a new name", queue.name)
-        for tell in whole.added:
-            await tell(queue)
-        tag = tag_of_queue(queue.name)
-        whole.queues[queue.name] = queue
-        whole._tags.setdefault(tag, []).append(queue)
-        for (grants, needed), view in whole._views.items():
-            if any(one.role >= needed and one.covers(queue._core.prefix, queue.name) for one in grants):
-                view.queues[queue.name] = queue
-                view._tags.setdefault(tag, []).append(queue)
-        metrics, lengths = whole._metrics, whole._lengths
-        whole._metrics, whole._lengths = None, []
+        await whole._serve(queue)
+
+    async def replace_queue(self, queue: Queue) -> None:
+        """Serves a queue in place of that of its name, which stays open. Event streams end.
+
+        Raises:
+            ValidationError: There is no queue of this name.
+        """
+        whole = self._all
+        if queue.name not in whole.queues:
+            raise ValidationError("queue", f"one of {', '.join(whole.queues)}", queue.name)
+        await whole._serve(queue)
+
+    async def _serve(self, queue: Queue) -> None:
+        for prepare in self.added:
+            await prepare(queue)
+        old, tag = self.queues.get(queue.name), tag_of_queue(queue.name)
+        views = [
+            view
+            for (grants, needed), view in self._views.items()
+            if any(one.role >= needed and one.covers(queue._core.prefix, queue.name) for one in grants)
+        ]
+        for service in (self, *views):
+            service.queues[queue.name] = queue
+            same = service._tags.get(tag, ())
+            service._tags[tag] = [*(one for one in same if one is not old), queue]
+        for job_id in [job_id for job_id, known in self._known.items() if known is old]:
+            del self._known[job_id]
+        # After the registration: a client that connects again meanwhile must find the new queue.
+        await self.hub.add(queue)
+        metrics, lengths = self._metrics, self._lengths
+        self._metrics, self._lengths = None, []
         if metrics is not None:
             await metrics.close()
         for one in lengths:

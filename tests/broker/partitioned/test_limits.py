@@ -144,3 +144,32 @@ async def test_a_lower_limit_of_a_type_shrinks_before_others_grow(make_queue: Ma
         limits.set_type = note
     await queue.limits.set_type_limit("n", concurrent=9)
     assert written[0] == 2
+
+
+async def test_a_limit_does_not_outlive_its_removal_in_partitions_that_were_given_up(
+    make_queue: MakeQueue,
+) -> None:
+    queue = make_queue("events", partitions=4)
+    await queue.limits.set_concurrency(8)
+    await queue.limits.set_rate(8, per="1m")
+    await queue.limits.set_type_limit("n", concurrent=8, per_minute=8)
+    await queue.limits.set_key_limit(concurrent=1)
+    await queue.pause()
+    await queue.partitions.resize(2)
+    await queue.partitions.retire()
+    await queue.limits.remove_concurrency()
+    await queue.limits.remove_rate()
+    await queue.limits.remove_type_limit("n")
+    await queue.limits.remove_key_limit()
+    await queue.resume()
+    spread: Any = queue._core.broker.partitions
+    await spread.broker(3).limits.set_concurrency(0)  # as earlier versions left it
+    await queue.partitions.resize(4)
+    for _ in range(3):
+        await queue.add("n", partition_key=key_of(3, 4), limit_key="one")
+    assert await start_all(queue) == 3
+    for broker in spread.brokers():
+        assert await broker.limits.concurrency() is None
+        assert await broker.limits.rate() is None
+        assert not (rules := await broker.limits.rules()).types
+        assert not any(rules.keys)

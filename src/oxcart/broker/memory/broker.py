@@ -54,7 +54,6 @@ from oxcart.model.target import Abilities
 
 #: Why a part of a real broker is missing.
 NO_SERVER = "this needs a server, and a queue in memory has no server"
-#: The states that a broker counts.
 #: Grace in ms in which a worker may end a running job itself whose lifetime has expired.
 EXPIRY_GRACE = 5_000
 

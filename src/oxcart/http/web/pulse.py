@@ -269,9 +269,13 @@ class Pulse:
         self._lock = asyncio.Lock()
 
     async def add(self, queue: Queue) -> None:
-        """Samples one more queue."""
+        """Samples one more queue, or another in place of that of its name."""
         async with self._lock:
-            self._queues.append(queue)
+            names = [one.name for one in self._queues]
+            if queue.name in names:
+                self._queues[names.index(queue.name)] = queue
+            else:
+                self._queues.append(queue)
             self.tracks[queue.name] = Track(queue.name, queue._core.protocol)
             self._sampled = self._crewed = float("-inf")
 
