@@ -354,7 +354,7 @@ async def _watch(
 
 
 async def _warn_of_jobs(queue: Queue) -> None:
-    """Logs how many jobs were added before the queue had partitions: no worker of the partitions sees them."""
+    """Logs how many jobs were added before the queue had partitions: workers of these do not see them."""
     counts = await queue.counts()
     waiting = sum(counts.get(state, 0) for state in ("wait", "waiting", "paused", "prioritized", "delayed"))
     if waiting:
