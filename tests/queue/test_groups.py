@@ -160,17 +160,34 @@ class TestReturns:
                 await end(queue, job)
         assert order == [handle.id for handle in handles]
 
-    async def test_after_a_day_a_job_still_waits_in_its_order(self, queue: Queue) -> None:
+    async def test_after_a_day_a_job_still_waits_in_its_order(self, queue: Queue, store: redis.Redis) -> None:
         await queue.groups.pause("a")
         handles = await queue.add_many(rows("a", 5))
         now = queue._core.broker.clock() + DAY + 1000
         tomorrow = BullMQBroker(queue._core.server, queue.name, clock=lambda: now)
+        seen = store.xlen("bull:q:events")
         await tomorrow.promote()
+        assert store.xlen("bull:q:events") == seen, "it became ready a day ago"
         assert (await tomorrow.claim(Ask(9, lock_ms=30_000))).jobs == []
         assert (await queue.groups.usage("a")).waiting == 5
         assert (await queue.counts())["delayed"] == 5
         await queue.groups.resume("a")
         assert [job.id for job in await claim(queue, 9)] == [handle.id for handle in handles]
+
+    async def test_promote_all_passes_jobs_by_that_wait_for_their_turn(
+        self, queue: Queue, store: redis.Redis
+    ) -> None:
+        await queue.groups.set_all(concurrent=1)
+        waiting = [(await queue.add("n", group="a")).id for _ in range(120)]
+        for number in range(3):
+            await queue.add("n", job_id=f"far-{number}", delay="48h", group="b")
+        seen = store.xlen("bull:q:events")
+        before = [store.hget(f"bull:q:{one}", "ox:ready") for one in waiting]
+        assert await queue.jobs.promote_all() == 3
+        assert [store.hget(f"bull:q:far-{number}", "delay") for number in range(3)] == ["0"] * 3
+        assert store.xlen("bull:q:events") == seen + 3
+        assert [store.hget(f"bull:q:{one}", "ox:ready") for one in waiting] == before
+        assert await queue.jobs.promote_all() == 0
 
 
 class TestLimits:

@@ -159,12 +159,12 @@ class QueueBulk(QueuePart, Bulk):
             total = int(await broker.caller.command("ZCOUNT", key, 0, (until + 1) * 4096 - 1))
             total = total if limit is None else min(total, limit)
             done, fitting = 0, STEP
-            while done < total:
-                args = (until, min(fitting, total - done), broker.clock.argument)
-                moved, *_, spent = await broker.caller.again(load("promote"), broker.keys.meta(), *args)
+            score, passed = b"0", 0
+            while done < total and score:
+                args = (until, min(fitting, total - done), broker.clock.argument, score, passed)
+                answer = await broker.caller.again(load("promote"), broker.keys.meta(), *args)
+                moved, *_, spent, score, passed = answer
                 fitting = _next_step(args[1], spent)
-                if not moved:
-                    break
                 done += moved
                 progress(Progress("delayed", done, total))
             return done

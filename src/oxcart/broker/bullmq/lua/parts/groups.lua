@@ -243,16 +243,22 @@ end
 
 -- Parks a due job of a queue that takes turns, which gives its place up; returns whether the queue takes turns. The
 -- caller then calls `tend_groups` once. A job that had an attempt goes in front of its group.
-local function park_promoted(gate, id, stamp)
+-- Returns "kept" for a job that waits for its turn already. Its day has passed: it is due in another one, unless
+-- `passing` is set.
+local function park_promoted(gate, id, stamp, passing)
   limit_at(gate.base or P)
   local rules = rules_of(gate.limits)
   if not takes_turns(rules) then
     return false
   end
-  local job = call("HMGET", P .. id, "ox:group", "priority", "ats", "ox:turn")
-  give_up_turn(rules, id, job[1])
-  park_in_group(rules, id, job[1], job[2], job[3] and job[3] ~= "0", job[4], tonumber(stamp))
-  return true
+  local job = call("HMGET", P .. id, "ox:group", "priority", "ats", "ox:turn", "delay")
+  local waits = job[4] and (job[5] or "0") == "0"
+    and call("ZSCORE", PARKED, group_bucket(job[1]) .. "\n" .. job[4] .. "\n" .. id)
+  if not (waits and passing) then
+    give_up_turn(rules, id, job[1])
+    park_in_group(rules, id, job[1], job[2], job[3] and job[3] ~= "0", job[4], tonumber(stamp))
+  end
+  return waits and "kept" or true
 end
 
 -- Counts the jobs of a group, or of all for nil, anew that have started or are let through: its limit has changed. A

@@ -98,14 +98,18 @@ local promoting = {}
 
 -- Promotes one due job; `stamp` is the time to record. An id without a job is dropped. Returns true if the job stays in
 -- `delayed`, because it now waits for its group's turn: in `wait` a peer would start it in excess of the group's limit.
-local function promote_one(prefix, gate, id, stamp)
+-- Returns "kept" if it waited for that before: it became ready then, not now.
+local function promote_one(prefix, gate, id, stamp, from)
   local key = prefix .. id
   local known = redis.pcall("HMGET", key, "priority", "ox:history", "atm", "delay", "attemptsMade")
   local priority = known[1]
   if not priority and call("TYPE", key).ok ~= "hash" then
     return
   end
-  local stays = gate.limits and prefix == P and promoting.groups and promoting.groups().park_promoted(gate, id, stamp)
+  local stays = gate.limits and prefix == P and promoting.groups and promoting.groups().park_promoted(gate, id, stamp, from)
+  if stays == "kept" then
+    return stays
+  end
   priority = tonumber(priority) or 0
   if not stays and (priority == 0 or priority ~= priority) then
     call("LPUSH", gate.target, id)
@@ -129,9 +133,18 @@ local PLENTY = 500
 
 -- Promotes at most `most` due jobs, or `few` if plenty is ready. `stamp` is the time to record, if it is not `now`.
 -- Returns how many it moved. A job that cannot be moved stays, and does not stop the others.
-local function promote_due(prefix, gate, now, most, few, stamp)
-  local due = call("ZRANGEBYSCORE", prefix .. "delayed", 0, (now + 1) * TICK - 1, "LIMIT", 0, most)
+-- `from` is for a caller that promotes jobs before they are due: it passes those by that wait for their group's turn. It
+-- is a score and how many jobs of that score to pass by; the call changes both to where the next one continues, and
+-- the score to "" behind the last job.
+local function promote_due(prefix, gate, now, most, few, stamp, from)
+  local last_score = string.format("%.0f", (now + 1) * TICK - 1)
+  local due = call("ZRANGEBYSCORE", prefix .. "delayed", from and from[1] or 0, last_score, "LIMIT", from and from[2] or 0,
+    most)
+  local ended = #due < most
   if #due == 0 then
+    if from then
+      from[1] = ""
+    end
     return 0
   end
   local last = #due
@@ -142,10 +155,19 @@ local function promote_due(prefix, gate, now, most, few, stamp)
   stamp = stamp or string.format("%.0f", now)
   for i = 1, last do
     local id = due[i]
-    local fine, stays = pcall(promote_one, prefix, gate, id, stamp)
-    if fine and stays then
+    local score = from and call("ZSCORE", prefix .. "delayed", id)
+    local fine, stays = pcall(promote_one, prefix, gate, id, stamp, from)
+    if from and score then
+      if score ~= from[1] then
+        from[1], from[2] = score, 0
+      end
+      if not fine or stays == "kept" then
+        from[2] = from[2] + 1
+      end
+    end
+    if fine and stays and not (from and stays == "kept") then
       parked = parked + 1
-    elseif fine or is_ready(prefix, id) then
+    elseif fine and not stays or is_ready(prefix, id) then
       gone[#gone + 1] = id
     end
   end
@@ -155,6 +177,9 @@ local function promote_due(prefix, gate, now, most, few, stamp)
   end
   if parked > 0 then
     promoting.groups().tend_groups(gate, now)
+  end
+  if from and ended then
+    from[1] = ""
   end
   return #gone + parked
 end
