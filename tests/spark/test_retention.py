@@ -105,3 +105,22 @@ def on_disk(pipeline: Pipeline, table: str, today: int) -> list[int]:
 
 def _number(day: str) -> int:
     return (date.fromisoformat(day) - date(1970, 1, 1)).days
+
+
+def test_a_pipeline_reads_on_if_an_old_folder_cannot_be_deleted(
+    spark: SparkSession, url: str, store: redis.Redis, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.xadd("bull:mail:events", {"event": "added", "name": "n", "jobId": "job-1"})
+    plan = Plan(tmp_path / "lake", ServerAddress(url=url), QueueSelection(("mail",)), samples=False)
+    stuck = plan.lake / "_plain" / ".v0.old"
+    stuck.parent.mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    stuck.symlink_to(tmp_path / "elsewhere")
+    shown = plan.lake / "_plain" / "current"
+    shown.symlink_to(stuck.name)
+    pipeline = Pipeline(spark, plan)
+    pipeline.lake.clock = lambda: int(time.time() * 1000) + 2 * 86_400_000
+    pipeline.once()
+    assert shown.resolve() != (tmp_path / "elsewhere").resolve()
+    assert pipeline.tables.read("events").count() == 1
+    assert f"{stuck} could not be deleted" in caplog.text

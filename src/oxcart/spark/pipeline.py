@@ -351,7 +351,10 @@ class Pipeline:
             log.info("old days are left to the next look: %s", error)
         most = self.plan.retention.max_bytes
         over = most is not None and disk_bytes(self.lake) > most
-        expire(self.lake, older_than_ms=HOUR_MS if over else DAY_MS)
+        try:
+            expire(self.lake, older_than_ms=HOUR_MS if over else DAY_MS)
+        except LakeError as error:  # an old file is no reason to stop reading
+            log.warning("could not delete old files, trying again in %d s: %s", EXPIRE_EVERY, error)
 
     def _fill_gaps(self) -> None:
         self._refill.run()

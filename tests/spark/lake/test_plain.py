@@ -17,6 +17,7 @@ import duckdb
 from pyarrow import dataset
 
 from oxcart.spark.lake.columns import STORED
+from oxcart.spark.lake.files import LakeError
 from oxcart.spark.lake.plain import CURRENT, PLAIN, renew_plain, show_plain
 from oxcart.spark.lake.upkeep import compact, disk_bytes, expire, forget
 from oxcart.spark.lake.versions import Change, Lake
@@ -129,6 +130,39 @@ def test_an_erasure_leaves_no_folder_with_the_subject(lake: Lake, how: Callable[
     assert words_in(lake.root, "job-1") == set()
     if how is forget:
         assert not (lake.root / PLAIN).exists(), "the next command shows the new version"
+
+
+def move_away(folder: Path, elsewhere: Path) -> None:
+    """Puts a link in a folder's place, as an operator who lacks space does; then it cannot be deleted."""
+    folder.rename(elsewhere)
+    folder.symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize("name", [PLAIN, "_staging/one", "_iceberg/one"])
+def test_an_erasure_fails_if_a_folder_of_the_subject_stays(lake: Lake, tmp_path: Path, name: str) -> None:
+    shown = show_plain(lake)
+    folder = lake.root / name
+    if name != PLAIN:
+        folder.mkdir(parents=True)
+        os.link(next(shown.glob("jobs/*")), folder / "rows.parquet")
+    replace(lake, "job-2")
+    move_away(folder, tmp_path / "elsewhere")
+    with pytest.raises(LakeError, match=f"{folder} could not be deleted"):
+        forget(lake)
+    assert words_in(tmp_path / "elsewhere", "job-1") == {"job-1"}
+    folder.unlink()
+    forget(lake)
+    assert words_in(lake.root, "job-1") == set()
+
+
+def test_an_older_folder_that_cannot_be_deleted_is_named(lake: Lake, tmp_path: Path) -> None:
+    first = show_plain(lake)
+    replace(lake, "job-2")
+    move_away(first, tmp_path / "elsewhere")
+    with pytest.raises(LakeError, match=f"{first} could not be deleted"):
+        expire(lake, older_than_ms=0)
+    assert len(list(lake.root.glob("jobs/day=*/*.parquet"))) == 1, "the table's old files are gone"
+    assert listed(lake.root / PLAIN / CURRENT) == ["job-2"], "readers have the new version all the same"
 
 
 def test_a_killed_switch_leaves_the_shown_version(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,6 +104,25 @@ def explained(root: Path, what: str = "lake") -> Iterator[None]:
                 f"no right to write to the {what} in {root}: {os.strerror(number or errno.EACCES)}"
             ) from error
         raise
+
+
+def delete_folder(folder: Path) -> None:
+    """Deletes a folder with all that it has; a missing one is no error.
+
+    Raises:
+        LakeError: Something of it is left, for example because another user owns it.
+    """
+    shutil.rmtree(folder, ignore_errors=True)  # one file that stays keeps no other
+    if not os.path.lexists(folder):
+        return
+    try:
+        shutil.rmtree(folder)  # again, for the reason
+    except OSError as error:
+        if os.path.lexists(folder):
+            raise LakeError(
+                f"{folder} could not be deleted: {error.strerror or error}; it may hold deleted rows. "
+                "Delete it as a user who may, then run it again"
+            ) from error
 
 
 def sync(path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oxcart.spark.lake.columns import STORED
-from oxcart.spark.lake.files import LakeError, explained
+from oxcart.spark.lake.files import LakeError, delete_folder, explained
 
 if TYPE_CHECKING:
     from oxcart.spark.lake.versions import File, Lake
@@ -37,7 +37,7 @@ def show_plain(lake: Lake, *, keep_ms: int = _DAY_MS) -> Path:
         keep_ms: Older folders stay for so many ms after they were replaced.
 
     Raises:
-        LakeError: The file system has no hard links, or is full.
+        LakeError: The file system has no hard links, or is full; or an older folder could not be deleted.
     """
     root = lake.root / PLAIN
     with lake.locked(), explained(lake.root):  # else an erasure may delete the files meanwhile
@@ -68,10 +68,14 @@ def renew_plain(lake: Lake, *, keep_ms: int = _DAY_MS) -> None:
 
 
 def forget_plain(lake: Lake) -> int:
-    """Deletes all folders and the link; returns how many files there were."""
+    """Deletes all folders and the link; returns how many files there were.
+
+    Raises:
+        LakeError: A folder could not be deleted.
+    """
     root = lake.root / PLAIN
     gone = sum(1 for _ in root.glob(".v*/*/*.parquet"))
-    shutil.rmtree(root, ignore_errors=True)
+    delete_folder(root)
     return gone
 
 
@@ -114,4 +118,4 @@ def _drop_old(root: Path, shown: Path, before_ms: int | None) -> None:
     for folder in root.glob(".v*"):
         with contextlib.suppress(FileNotFoundError):
             if folder != shown and (before_ms is None or folder.stat().st_mtime * 1000 <= before_ms):
-                shutil.rmtree(folder, ignore_errors=True)
+                delete_folder(folder)

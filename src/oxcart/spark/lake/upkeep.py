@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from oxcart.spark.lake.files import ICEBERG, STAGING, File, LakeConflict, LakeError
+from oxcart.spark.lake.files import ICEBERG, STAGING, File, LakeConflict, LakeError, delete_folder
 from oxcart.spark.lake.join import joined
 from oxcart.spark.lake.plain import PLAIN, forget_plain, renew_plain
 from oxcart.spark.lake.versions import SNAPSHOTS, Change, Lake, Version, snapshot_name
@@ -174,12 +173,16 @@ def expire(lake: Lake, *, older_than_ms: int = DAY_MS) -> int:
 
     Returns:
         How many files were deleted.
+
+    Raises:
+        LakeError: A folder could not be deleted.
     """
     _drop_snapshots(lake, min(older_than_ms, SNAPSHOTS_MS))
-    renew_plain(lake, keep_ms=older_than_ms)
+    gone = _vacuum(lake, -(-older_than_ms // HOUR_MS))
     # A writer at work may need its staged files for hours.
-    gone = _sweep(lake.root / STAGING, lake.clock() - max(older_than_ms, DAY_MS))
-    return gone + _vacuum(lake, -(-older_than_ms // HOUR_MS))
+    gone += _sweep(lake.root / STAGING, lake.clock() - max(older_than_ms, DAY_MS))
+    renew_plain(lake, keep_ms=older_than_ms)
+    return gone
 
 
 def forget(lake: Lake) -> int:
@@ -191,6 +194,9 @@ def forget(lake: Lake) -> int:
 
     Returns:
         How many files were deleted.
+
+    Raises:
+        LakeError: A folder could not be deleted.
     """
     with lake.locked():
         _drop_snapshots(lake, 0)
@@ -245,7 +251,7 @@ def _sweep(folder: Path, before_ms: int | None) -> int:
                 continue
             if path.is_dir():
                 gone += sum(len(names) for _, _, names in os.walk(path))
-                shutil.rmtree(path, ignore_errors=True)
+                delete_folder(path)
             else:
                 path.unlink()
                 gone += 1
