@@ -10,9 +10,9 @@ only read the whole list; and trees of jobs, which one call adds or removes.
 The slow log has wall-clock time, not CPU time. If the system allows it, the server runs at a raised priority,
 so that other processes do not count. Pauses by a virtual machine's host still count. So an idle loop is timed
 in the same way after every part: its longest delay shows the pauses of the machine. Consecutive calls of one
-script need the same time: "needs" is the highest median of 50 consecutive calls, and it alone is judged. The
-longest call is information. A call that an operation makes once has no median; an operation without any
-repeated call fails. Between calls an operation waits for a quiet period, within `--patience`.
+script need the same time: "needs" is the highest median of 50 consecutive logged calls of one script, and it
+alone is judged. The longest call is information. A script that is called once is judged by that call.
+Between calls an operation waits for a quiet period, within `--patience`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import argparse
 import asyncio
 import os
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +75,7 @@ SEARCH, ONE_STEP = "searches a list", "one step by its nature"
 class Row:
     """One operation: its script calls, and their median, p99 and maximum in ms.
 
-    `needs` is what its repeated calls need, None if it has none among its calls.
+    `needs` is what the calls of its slowest script need.
     """
 
     what: str
@@ -83,7 +83,7 @@ class Row:
     usual: float
     p99: float
     longest: float
-    needs: float | None
+    needs: float
     verb: str
     seconds: float
     excuse: str
@@ -91,7 +91,7 @@ class Row:
     @property
     def fine(self) -> bool:
         """Whether its calls keep the limit."""
-        return self.needs is not None and self.needs <= HELD
+        return self.needs <= HELD
 
 
 class Bounds:
@@ -111,9 +111,10 @@ class Bounds:
         scripts: list[str] = []
         rested = 0.0
 
-        def on_script(verb: str, _: float) -> None:
+        def on_script(verb: str, seconds: float) -> None:
             nonlocal rested
             scripts.append(verb)
+            self.log.scripted(verb, seconds)
             if not excuse and len(scripts) % _STRETCH == 0:
                 rested += self.log.rest()
 
@@ -134,7 +135,8 @@ class Bounds:
         usual, p99 = percentile(spent, 0.5), percentile(spent, 0.99)
         # Commands within a script, and scripts that are usually shorter, appear only when delayed.
         whole = kept if scripts else seen.calls
-        needs = _needs(whole, max(len(scripts), len(doing)))
+        made = self.log.made if scripts else dict.fromkeys((call.name for call in whole), len(doing))
+        needs = _needs(whole, made)
         self.rows.append(Row(what, len(scripts), usual, p99, longest, needs, verb, took, excuse))
         summary = f"{len(scripts):,} calls, longest {longest:.2f} ms ({verb})"
         stolen = cores.stolen_ms() - stolen
@@ -180,11 +182,10 @@ class Bounds:
             raise SystemExit(f"{what}: {wanted:,} jobs were there, {found:,} were dealt with")
 
 
-def _needs(logged: list[Call], calls: int) -> float | None:
-    """Returns what repeated calls need, in ms; None if none was repeated."""
-    if 2 * len(logged) < calls:
-        return _LOGGED / 1000  # the median is below what is logged
-    return max(needed(logged).values(), default=None if logged else _LOGGED / 1000)
+def _needs(logged: list[Call], made: Mapping[str, int]) -> float:
+    """Returns what calls of the slowest script or command need, in ms."""
+    floor = _LOGGED / 1000
+    return max(needed(logged, made, floor).values(), default=floor)
 
 
 async def waiting(bounds: Bounds) -> None:
@@ -339,7 +340,7 @@ def show(bounds: Bounds, console: Console) -> bool:
             f"{row.calls:,}",
             f"{row.usual:.2f}",
             f"{row.p99:.2f}",
-            "-" if row.needs is None else f"{row.needs:.2f}",
+            f"{row.needs:.2f}",
             f"{row.longest:.2f}",
             row.verb,
             f"{row.seconds:.1f}",

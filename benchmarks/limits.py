@@ -6,8 +6,8 @@ processes are not slower than one. It exits with 1 if a limit is exceeded.
 
 The slow log has wall-clock time, not CPU time. If the system allows it, the server runs at a raised priority,
 so that other processes do not count. Pauses by a virtual machine's host still count, so limits apply to what
-repeated calls need: the highest median of 50 consecutive calls among the logged ones. The longest call is
-printed, as information. An idle loop of the length of a usual call is timed in the
+calls of each script need: the highest median of 50 consecutive calls among the logged ones. The longest call
+is printed, as information. An idle loop of the length of a usual call is timed in the
 same way: its longest call, and its calls over the limit, show the pauses of the machine. The CPU time that
 the host took meanwhile ("stolen") is printed if the host reports it.
 """
@@ -20,6 +20,7 @@ import os
 import random
 import statistics
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -172,10 +173,12 @@ class Held:
     async def check(self, scenario: str, runs: int, run: Callable[[], Awaitable[None]]) -> None:
         """Runs a scenario several times, prints how long each script took, and checks what calls need."""
         found = []
+        made: Counter[str] = Counter()
         before = cores.stolen_ms()
         for _ in range(runs):
             await run()
             found.append(self.log.stop())
+            made += self.log.made
         stolen = cores.stolen_ms() - before
         scripts = sum(seen.scripts for seen in found)
         average = sum(seen.average for seen in found) / runs
@@ -185,14 +188,13 @@ class Held:
         for column in (f"over {_LOGGED / 1000:g} ms", f"over {HELD:g} ms", "needs ms", "longest ms"):
             table.add_column(column, justify="right")
         logged = [call for seen in found for call in seen.kept_scripts]
-        needs = needed(logged)
+        needs = needed(logged, made, _LOGGED / 1000)
         for verb in sorted({call.name for call in logged}):
             every = [call.ms for call in logged if call.name == verb]
             over = sum(one > HELD for one in every)
-            words = f"{needs[verb]:.2f}" if verb in needs else "-"
-            table.add_row(verb, f"{len(every):,}", f"{over}", words, f"{max(every):.2f}")
+            table.add_row(verb, f"{len(every):,}", f"{over}", f"{needs[verb]:.2f}", f"{max(every):.2f}")
         self._console.print(table)
-        slowest = max(needs, key=lambda verb: needs[verb], default="none was repeated")
+        slowest = max(needs, key=lambda verb: needs[verb], default="none was logged")
         self._checks.ms(f"{scenario}: what calls need ({slowest})", needs.get(slowest, _LOGGED / 1000), HELD)
 
 
@@ -204,7 +206,7 @@ async def due_at_once(server: ValkeyServer, log: SlowLog, delayed: int) -> None:
     await add_jobs(past, delayed, JobOptions.build(delay=hour / 1000 - 60))
     await past.close()
     log.start()
-    await drain(server, delayed, concurrency=100)
+    await drain(server, log, delayed, concurrency=100)
 
 
 async def beside_active(server: ValkeyServer, log: SlowLog, active: int, jobs: int) -> None:
@@ -212,13 +214,14 @@ async def beside_active(server: ValkeyServer, log: SlowLog, active: int, jobs: i
     client = server.client()
     client.flushall()
     broker = open_broker(server)
+    broker.caller.on_script = log.scripted
     await add_jobs(broker, active)
     held = await claim_jobs(broker, active)
     await add_jobs(broker, jobs)
     log.start()
     leases = [Lease(job.id, job.token, job.starts) for claimed in held for job in claimed.jobs]
     renewing = asyncio.create_task(broker.renew(leases, LEASE_MS))
-    await drain(server, jobs, concurrency=100)
+    await drain(server, log, jobs, concurrency=100)
     await renewing
     for _ in range(3):
         client.delete(broker.keys.stalled_check())
@@ -246,7 +249,7 @@ async def all_active(server: ValkeyServer, log: SlowLog, active: int) -> None:
 
     queue.fallback(sleepy)
     log.start()
-    await drain(server, active * 2, concurrency=active, queue=queue)
+    await drain(server, log, active * 2, concurrency=active, queue=queue)
 
 
 # -- the parts
@@ -283,11 +286,23 @@ async def claim_jobs(broker: BullMQBroker, count: int) -> list[Claimed]:
     return held
 
 
+class _Scripts:
+    """An observer that reports script calls only."""
+
+    def __init__(self, log: SlowLog) -> None:
+        self.scripted = log.scripted
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: None
+
+
 async def drain(
-    server: ValkeyServer, jobs: int, *, concurrency: int, queue: oxcart.Queue | None = None
+    server: ValkeyServer, log: SlowLog, jobs: int, *, concurrency: int, queue: oxcart.Queue | None = None
 ) -> None:
     """Runs a worker until so many jobs are done."""
-    worker = oxcart.Worker(queue or make_queue("limits", server.port), concurrency=concurrency)
+    observer: Any = _Scripts(log)
+    queue = queue or make_queue("limits", server.port)
+    worker = oxcart.Worker(queue, concurrency=concurrency, observer=observer)
     running = asyncio.create_task(worker.run())
     await look(worker, running, jobs)
     worker.stop()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,8 +26,8 @@ _OWN = frozenset({b"CONFIG", b"SLOWLOG"})
 _LARGE, _TIMES = "large", 500
 #: A quiet period is this many loops of 2 ms, none longer than this many ms.
 _QUIET, _LATE = 1500, 3.0
-#: Consecutive calls, which need the same time; and the fewest calls that have a median.
-_NEIGHBOURS, _REPEATED = 50, 3
+#: Consecutive calls, which need the same time.
+_NEIGHBOURS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +59,29 @@ class Seen:
         return [call for call in self.calls if call.is_script]
 
 
-def needed(calls: Iterable[Call]) -> dict[str, float]:
-    """Returns the time that repeated calls of a name need, in ms: the highest median of 50 consecutive ones.
+def needed(calls: Iterable[Call], made: Mapping[str, int], floor: float) -> dict[str, float]:
+    """Returns the time that calls of each name need, in ms: the highest median of 50 consecutive logged ones.
 
     Neighbours need the same time, and a pause of the machine affects one of them. Names with fewer calls have
-    the median of all; those with fewer than three are left out, because no median tells a pause from a need.
+    the median of all; of two the shorter call counts, and a single call counts as it is.
+
+    Args:
+        calls: The logged calls, in order.
+        made: The number of calls of each name, also those too short for the log. If fewer than 50 calls and
+            fewer than half of a name's are logged, these were delayed, and the name needs `floor`.
+        floor: The shortest logged time, in ms.
     """
     by_name: dict[str, list[float]] = {}
     for call in calls:
         by_name.setdefault(call.name, []).append(call.ms)
     found = {}
     for name, spent in by_name.items():
-        if len(spent) < _REPEATED:
+        if len(spent) < _NEIGHBOURS and 2 * len(spent) < made.get(name, 0):
+            found[name] = floor
             continue
-        blocks = [spent[at : at + _NEIGHBOURS] for at in range(0, len(spent), _NEIGHBOURS)]
-        full = [block for block in blocks if len(block) == _NEIGHBOURS] or [spent]
-        found[name] = max(statistics.median_low(block) for block in full)
+        last = max(0, len(spent) - _NEIGHBOURS)  # the last 50 calls are a block, wherever the others end
+        starts = {*range(0, last, _NEIGHBOURS), last}
+        found[name] = max(statistics.median_low(spent[at : at + _NEIGHBOURS]) for at in starts)
     return found
 
 
@@ -85,6 +93,9 @@ class SlowLog:
         names: The names of scripts by SHA1.
         from_us: The shortest logged call, in µs.
         patience: The most seconds to wait for a quiet machine, in total.
+
+    Attributes:
+        made: The number of script calls by verb since `start`, of clients that report them to `scripted`.
     """
 
     def __init__(self, client: Any, names: Mapping[bytes, str], from_us: int, patience: float = 0.0) -> None:
@@ -92,6 +103,7 @@ class SlowLog:
         self._names = names
         self._turns = 0
         self._before: list[Seen] = []
+        self.made: Counter[str] = Counter()
         self.from_us = from_us
         self.patience = patience
 
@@ -100,6 +112,11 @@ class SlowLog:
         self._before = []
         self.wait()
         self._empty()
+        self.made.clear()
+
+    def scripted(self, verb: str, _: float) -> None:
+        """Counts a script call of a client; to be given to brokers and workers."""
+        self.made[verb] += 1
 
     def wait(self, loops: int = _QUIET) -> None:
         """Waits for a quiet period, or until the patience is used up."""
