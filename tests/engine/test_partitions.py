@@ -13,10 +13,11 @@ import pytest
 import redis
 
 from oxcart import Queue, Worker
+from oxcart.broker.bullmq.schedules import QueueSchedules
 from oxcart.broker.connection import Reconnect
 from oxcart.broker.partitioned.spread import Spread
 from oxcart.engine.partitions import Fleet, LayoutWatch
-from oxcart.model.errors import PartitionNotEmpty, ValidationError
+from oxcart.model.errors import BrokerUnavailable, PartitionNotEmpty, ValidationError
 from oxcart.model.partitions import partition_of
 from tests.conftest import MakeQueue
 from tests.servers import ValkeyServer
@@ -359,3 +360,87 @@ async def test_a_layout_that_cannot_be_read_hides_no_partitions_of_another_queue
         assert taken == ["events#1", "events#2"]
     finally:
         await fleet.close()
+
+
+async def test_a_schedule_that_cannot_move_stops_neither_limits_nor_other_queues(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = make_queue("events", partitions=4), make_queue("other", partitions=4)
+    names = [next(f"s{n}" for n in range(at, 1000) if partition_of(f"s{n}", 4) == 3) for at in (0, 500)]
+    take_over = QueueSchedules.take_over
+
+    async def broken(self: QueueSchedules, schedule_id: str, source: QueueSchedules) -> None:
+        if schedule_id == names[0]:
+            raise BrokerUnavailable("lost")
+        await take_over(self, schedule_id, source)
+
+    monkeypatch.setattr(QueueSchedules, "take_over", broken)
+    for one in (queue, other):
+        for name in names:
+            if one is queue or name == names[1]:
+                await one.schedules.upsert(name, every="1h", name="tick", offset="7m")
+        await one.limits.set_concurrency(8)
+        await one.partitions.resize(2)
+    brokers: Any = [one._core.broker.partitions for one in (queue, other)]
+    for spread in brokers:  # as an interrupted move leaves them
+        for number, share in enumerate((2, 2, 2, 2)):
+            await spread.broker(number).limits.set_concurrency(share)
+    fleet = Fleet([queue._core, other._core], Reconnect())
+    try:
+        await fleet.expand()
+        with pytest.raises(BrokerUnavailable, match="lost"):
+            await fleet.arrange(again=True)
+    finally:
+        await fleet.close()
+    for spread in brokers:
+        assert [await one.limits.concurrency() for one in spread.brokers()] == [3, 3, 1, 1]
+        assert [await one.schedules.ids() for one in spread.brokers()][3] == (
+            [names[0]] if spread is brokers[0] else []
+        )
+
+
+async def test_one_worker_arranges_the_partitions_of_a_queue(make_queue: MakeQueue) -> None:
+    queue = make_queue("events", partitions=2)
+    fleets = [Fleet([queue._core], Reconnect()) for _ in range(3)]
+    settled: list[int] = []
+    try:
+        for number, fleet in enumerate(fleets):
+            await fleet.expand()
+            spread: Any = fleet.whole[0][1].partitions
+
+            async def note(number: int = number) -> bool:
+                settled.append(number)
+                return True
+
+            spread.arrange = note
+        for fleet in fleets * 2:
+            await fleet.arrange(again=True)
+        assert settled == [0, 0]
+    finally:
+        for fleet in fleets:
+            await fleet.close()
+
+
+async def test_a_silent_server_keeps_no_partitions_of_another_queue_from_a_worker(
+    pair: tuple[ValkeyServer, ValkeyServer],
+) -> None:
+    one, other = pair
+    async with (
+        Queue("events", url=[one.url, other.url], partitions=2) as split,
+        Queue("whole", url=[one.url], partitions=1) as whole,
+    ):
+        ran: set[str] = set()
+        whole.fallback(lambda job: ran.add(job.queue))
+        split.fallback(lambda job: None)
+        await split.limits.set_concurrency(4)
+        async with Worker(split, whole).running():
+            await (await whole.add("n")).result(LIMIT)
+            await split.partitions.resize(4)
+            other.freeze()
+            try:
+                await whole.partitions.resize(3)
+                late = await whole.add("n", partition_key=keys_of([2], 3, 1)[0])
+                await late.result(LIMIT)
+            finally:
+                other.thaw()
+        assert "whole#2" in ran

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from oxcart.broker.connection import Reconnect
+from oxcart.broker.ids import new_id
 from oxcart.broker.port import ServedBroker
 from oxcart.broker.port.parts import Partitions
 from oxcart.engine.handler import Handlers
@@ -30,6 +31,10 @@ RETIRE_AFTER = 3_600_000
 RETIRE_EVERY = 100
 #: Ticks between checks of the shares of limits, unless some are still to be moved.
 SETTLE_EVERY = 20
+#: Seconds that the arrangement of one queue may take; the next tick continues it.
+BOUND = 10.0
+#: Ms for which a worker is the one that arranges a queue.
+TERM = 12_000
 
 
 class Partition(Source):
@@ -100,6 +105,7 @@ class Fleet:
         ]
         self._taken: dict[Source, int] = {}
         self._settled: dict[Source, int] = {}
+        self._id = new_id()
 
     async def expand(self) -> list[Source]:
         """Returns the queues to consume, with the partitions in the place of their queue."""
@@ -130,24 +136,49 @@ class Fleet:
 
         Takes back those that got jobs after they were given up.
         """
-        for _, broker in self.whole:
-            spread = broker.partitions
-            assert spread is not None
+        await _all(self._retire(broker) for _, broker in self.whole)
+
+    async def _retire(self, broker: ServedBroker) -> None:
+        spread = broker.partitions
+        assert spread is not None
+        async with asyncio.timeout(BOUND):
             if spread.layout.served > spread.layout.size:
                 with contextlib.suppress(PartitionNotEmpty):
                     await spread.retire(least_age_ms=RETIRE_AFTER)
             await spread.reclaim()
 
-    async def settle(self, *, again: bool = False) -> None:
-        """Moves shares of limits to partitions that lack them, after a resize or ``again``."""
-        for queue, broker in self.whole:
-            spread = broker.partitions
-            assert spread is not None
-            version = spread.layout.version
-            if again or self._settled.get(queue) != version:
-                self._settled.pop(queue, None)
-                if await spread.settle():
-                    self._settled[queue] = version
+    async def arrange(self, *, again: bool = False, retire: bool = False) -> None:
+        """Moves schedules and shares of limits after a resize or ``again``; with ``retire`` also retires.
+
+        One worker does it for a queue. A queue that fails does not keep it from the others.
+
+        Raises:
+            OxcartError: It failed for one of the queues.
+            TimeoutError: It took longer than `BOUND` for one of them.
+        """
+        await _all(self._arrange(queue, broker, again, retire) for queue, broker in self.whole)
+
+    async def _arrange(self, queue: Source, broker: ServedBroker, again: bool, retire: bool) -> None:
+        spread = broker.partitions
+        assert spread is not None
+        version = spread.layout.version
+        if not again and not retire and self._settled.get(queue) == version:
+            return
+        async with asyncio.timeout(BOUND):
+            if await broker.take_duty("partitions", self._id, TERM):
+                self._settled[queue] = version  # `again` asks once more, should that worker be lost
+                return
+        self._settled.pop(queue, None)
+        if retire:
+            await _all((self._settle(queue, spread), self._retire(broker)))
+        else:
+            await self._settle(queue, spread)
+
+    async def _settle(self, queue: Source, spread: Partitions) -> None:
+        version = spread.layout.version
+        async with asyncio.timeout(BOUND):
+            if await spread.settle():
+                self._settled[queue] = version
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -170,17 +201,45 @@ class LayoutWatch(Looper):
         super().__init__(", ".join(queue.name for queue, _ in fleet.whole))
         self._fleet = fleet
         self._take = take
-        self._ticks = 0
 
     async def tick(self) -> None:
-        """Reads the layouts; now and then it gives up partitions that are not needed any more."""
+        """Reads the layouts."""
         further, errors = await self._fleet.grown()
         if further:
             log.info("takes partitions in: %s", ", ".join(one.name for one in further))
             self._take(further)
-        self._ticks += 1
-        await self._fleet.settle(again=self._ticks % SETTLE_EVERY == 0)
-        if self._ticks % RETIRE_EVERY == 0:
-            await self._fleet.retire()
         for error in errors:
             raise error
+
+
+class Arrangement(Looper):
+    """Moves schedules and shares of limits after a resize, and gives up partitions that are not needed.
+
+    It is apart from `LayoutWatch`: a server that is away must not keep the worker from new partitions.
+
+    Args:
+        fleet: The partitioned queues.
+    """
+
+    name = "arrangement of partitions"
+    interval = 3.0
+    delay = 3.0
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(", ".join(queue.name for queue, _ in fleet.whole))
+        self._fleet = fleet
+        self._ticks = 0
+
+    async def tick(self) -> None:
+        """Arranges the queues whose layout is new, and now and then all of them."""
+        self._ticks += 1
+        await self._fleet.arrange(
+            again=self._ticks % SETTLE_EVERY == 0, retire=self._ticks % RETIRE_EVERY == 0
+        )
+
+
+async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Does all of it at once, and then raises the first error."""
+    for found in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(found, BaseException):
+            raise found

@@ -38,7 +38,7 @@ from oxcart.engine.looper import Looper
 from oxcart.engine.maintenance import maintenance_of
 from oxcart.engine.mesh import Mesh
 from oxcart.engine.observer import Observer, careful, layers_of
-from oxcart.engine.partitions import Fleet, LayoutWatch
+from oxcart.engine.partitions import Arrangement, Fleet, LayoutWatch
 from oxcart.engine.processes import HandlerProcesses
 from oxcart.engine.recovery import StalledCheck, observed_check, outage_of
 from oxcart.engine.running import RunningJob, current_worker
@@ -394,7 +394,7 @@ class Worker:
         loopers += self._maintenance(brokers)
         loopers += declarations_of(self.queues, brokers, self._fleet) if self._schedules else []
         if self._fleet.whole:
-            loopers.append(LayoutWatch(self._fleet, self._take_in))
+            loopers += [LayoutWatch(self._fleet, self._take_in), Arrangement(self._fleet)]
         self._start(self._stations, loopers)
         if observer is not None:
             observer.workers(1)

@@ -127,8 +127,14 @@ class PartitionedBroker:
 
     async def _arrange(self) -> bool:
         """Moves schedules and shares of limits after a resize; returns whether all are in their place."""
-        await self.schedules.settle()
-        return await self.limits.settle()
+        # A schedule that cannot move must not stop the limits.
+        moved, done = await asyncio.gather(
+            self.schedules.settle(), self.limits.settle(), return_exceptions=True
+        )
+        for one in (moved, done):
+            if isinstance(one, BaseException):
+                raise one
+        return bool(done)
 
     @property
     def _first(self) -> BullMQBroker:

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Sequence
 
 from oxcart.broker.partitioned.bulk import SpreadPart
+from oxcart.broker.partitioned.spread import PATIENCE
 from oxcart.broker.port import ClaimedJob
 from oxcart.broker.port.schedules import ScheduleLeader, Schedules
-from oxcart.model.errors import OxcartError
+from oxcart.model.errors import BrokerTimeout, OxcartError
 from oxcart.model.options import JobOptions
 from oxcart.model.partitions import partition_of
 from oxcart.model.schedule import Missed, Overlap, Schedule, Scheduler
@@ -56,11 +57,22 @@ class SpreadSchedules(SpreadPart, Schedules):
         """Moves schedules out of partitions that get no new jobs, and keeps one of several copies.
 
         Clients with different layouts that store a schedule at the same time make two copies.
+
+        Raises:
+            OxcartError: One of them could not move, or a partition did not answer; the others are in place.
         """
         spread = self._spread
         brokers, size = await spread.current(), spread.layout.size
         held: dict[str, list[int]] = {}
-        for number, ids in enumerate(await asyncio.gather(*(one.schedules.ids() for one in brokers))):
+        errors: list[BaseException] = []
+        silent: set[tuple[int, int]] = set()
+        reads = (asyncio.wait_for(one.schedules.ids(), PATIENCE) for one in brokers)
+        for number, ids in enumerate(await asyncio.gather(*reads, return_exceptions=True)):
+            if isinstance(ids, BaseException):
+                if not isinstance(ids, TimeoutError):
+                    errors.append(ids)
+                silent.add((number, number))
+                continue
             for schedule_id in ids:
                 held.setdefault(schedule_id, []).append(number)
         for schedule_id, numbers in held.items():
@@ -68,8 +80,19 @@ class SpreadSchedules(SpreadPart, Schedules):
             if home not in numbers and numbers[0] < size:
                 home = numbers[0]
             for number in numbers:
-                if number != home:
-                    await brokers[home].schedules.take_over(schedule_id, brokers[number].schedules)
+                if number == home or (number, home) in silent:
+                    continue
+                try:
+                    async with asyncio.timeout(PATIENCE):
+                        await brokers[home].schedules.take_over(schedule_id, brokers[number].schedules)
+                except TimeoutError:
+                    silent.add((number, home))
+                except OxcartError as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
+        for number, home in silent:
+            raise BrokerTimeout(f"partition {number} or {home} did not answer: a schedule could not move")
 
     async def get(self, schedule_id: str) -> Scheduler | None:
         found = await self._spread.each(lambda one: one.schedules.get(schedule_id))
