@@ -121,9 +121,9 @@ class PartitionedBroker:
         """Gives further partitions the settings of the queue, and divides its limits anew."""
         paused = await self.is_paused()
         await self.limits.prepare(layout)
-        if paused:
-            for number in range(self.spread.layout.served, layout.served):
-                await self.spread.broker(number).pause()
+        for number in range(self.spread.layout.served, layout.served):
+            one = self.spread.broker(number)
+            await (one.pause() if paused else one.resume())
 
     async def _arrange(self) -> bool:
         """Moves schedules and shares of limits after a resize; returns whether all are in their place."""

@@ -98,8 +98,8 @@ class SpreadLimits(SpreadPart, Limits):
         present = known(await asyncio.gather(*(one.limits.concurrency() for one in brokers)))
         rates = await asyncio.gather(*(one.limits.rate() for one in brokers))
         most = known([None if one is None else one[0] for one in rates])
-        rules = [one.types for one in await asyncio.gather(*(one.limits.rules() for one in brokers))]
-        keys = (await brokers[0].limits.rules()).keys
+        found = await asyncio.gather(*(one.limits.rules() for one in brokers))
+        rules, keys = [one.types for one in found], found[0].keys
         concurrency, rate = _total(present), _total(most)
         at_once = None if concurrency is None else own(concurrency, "concurrency", 0)
         starts = None if rate is None else own(rate, "rate", 1)
@@ -126,9 +126,23 @@ class SpreadLimits(SpreadPart, Limits):
             if any(after[1]):
                 await self._seed(brokers, after[1], before[1], name)
             await self._divide_type(name, brokers, after[0], before[0], after[1])
-        if any(keys):
-            for number in range(layout.served):
+        for number, one in enumerate(found):
+            if one.keys != keys:
                 await brokers[number].limits.set_keys(*keys)
+        await self._clear(brokers[now:] if concurrency is None else brokers[layout.served :], "concurrency")
+        await self._clear(brokers[now:] if rate is None else brokers[layout.served :], "rate")
+        for number in range(now, len(brokers)):
+            for name in rules[number]:
+                if name not in types:
+                    await brokers[number].limits.set_type(name, 0, 0)
+
+    async def _clear(self, brokers: Sequence[BullMQBroker], field: str) -> None:
+        """Removes a limit of partitions that were given up: it would bound them when they are used again."""
+        for one in brokers:
+            if field == "rate":
+                await one.limits.remove_rate()
+            else:
+                await one.limits.remove_concurrency()
 
     async def _seed(
         self,
