@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import signal
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from oxcart import Queue
 from tests.cli.conftest import Commands, Program
+from tests.servers import ValkeyServer
 
 Start = Callable[..., Program]
 
@@ -176,3 +178,43 @@ def test_wrong_applications_are_named(
     monkeypatch.delitem(sys.modules, "shop", raising=False)
     ended = ox("serve", "--port", "0", *arguments)
     assert (ended.code, words in ended.err) == (2, True), ended
+
+
+@pytest.mark.parametrize("named", [(), ("--queues", "default")])
+def test_serves_the_partitions_that_a_queue_gets_later(
+    ox: Commands, start: Start, named: tuple[str, ...]
+) -> None:
+    program = start("serve", "--port", "0", *named)
+
+    async def make() -> None:
+        async with Queue("default", url=ox.url, partitions=4) as made:
+            await made.add("t")
+
+    async def counts() -> tuple[int, int]:
+        async with Queue("default", url=ox.url, partitions=4) as made, Queue("default", url=ox.url) as plain:
+            return sum((await made.counts()).values()), sum((await plain.counts()).values())
+
+    with httpx.Client(base_url=address(program), timeout=60) as client:
+        assert client.post("/api/v1/jobs", json={"type": "t"}).status_code == 201
+        assert client.get("/").status_code == 200
+        asyncio.run(make())
+        program.wait_for("queue default is served with its partitions")
+        program.wait_for("1 jobs were added to queue default before it had partitions")
+        assert client.post("/api/v1/jobs", json={"type": "t"}).status_code == 201
+        assert asyncio.run(counts()) == (2, 1)
+        assert sum(client.get("/api/v1/queues/default").json()["counts"].values()) == 2
+        assert client.get("/").status_code == 200
+
+
+def test_a_queue_of_a_peer_with_a_hash_tag_is_served_and_does_not_end_the_search(
+    ox: Commands, start: Start, clean: ValkeyServer
+) -> None:
+    program = start("serve", "--port", "0")
+    url = address(program)
+    with contextlib.closing(clean.client()) as client:
+        client.hset("bull:{x}#0:meta", "version", "bullmq:5.62.0")
+    program.wait_for("queue {x}#0 is served")
+    assert ox("add", "emails", "welcome", "{}").code == 0
+    program.wait_for("queue emails is served")
+    names = {row["name"] for row in httpx.get(f"{url}/api/v1/queues", timeout=60).json()["queues"]}
+    assert names == {"default", "emails", "{x}#0"}

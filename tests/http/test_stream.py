@@ -13,7 +13,10 @@ import httpx
 import pytest
 
 from oxcart import Abilities, PermanentError, Queue, Retry, RunningJob, Worker
+from oxcart.http.application import app
+from oxcart.http.hub import Hub
 from oxcart.http.position import Position
+from oxcart.http.server import Server
 from oxcart.model.errors import BrokerUnavailable
 from oxcart.model.job import Job
 from tests.conftest import MakeQueue
@@ -337,3 +340,51 @@ async def test_listeners_of_the_same_queues_receive_the_same_bytes(
         last = await queues[1].add("t")
         assert (await third.next()).data["id"] == last.id
     assert {event.data["queue"] for event in early} == {"a", "b"}
+
+
+async def test_a_listener_that_stalls_while_a_queue_is_added_costs_others_no_event(
+    queue: Queue, make_queue: MakeQueue
+) -> None:
+    hub, only = Hub([queue]), {queue.name}
+    stalled, listening = hub.follow(None, only), hub.follow(None, only)
+    await anext(stalled)
+    position = (await anext(listening)).split(b"\n")[0].removeprefix(b"id: ").decode()
+    await hub.add(make_queue("emails"))
+    assert [lines async for lines in listening] == []
+    one = await queue.add("t")
+    again = hub.follow(Position.parse(position), only)
+    try:
+        async with asyncio.timeout(30):
+            while one.id.encode() not in await anext(again):
+                pass
+    finally:
+        await stalled.aclose()
+        await again.aclose()
+        await hub.close()
+
+
+async def test_a_stream_that_is_opened_while_a_queue_is_added_ends_or_has_its_events(
+    queue: Queue, make_queue: MakeQueue
+) -> None:
+    server = Server(app([queue]), grace=1)
+    service, more = server.api.service, make_queue("emails")
+    prepares, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def prepare(_: Queue) -> None:
+        prepares.set()
+        await may_go_on.wait()
+
+    service.added.append(prepare)
+    async with server, httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        adding = asyncio.create_task(service.add_queue(more))
+        async with asyncio.timeout(30):
+            await prepares.wait()
+            async with client.stream("GET", "/api/v1/events") as answer:
+                lines = answer.aiter_lines()
+                assert (await anext(lines)).startswith("id: ")
+                may_go_on.set()
+                await adding
+                assert [line async for line in lines]
+        async with stream(client) as events:
+            job = await more.add("t")
+            assert (await events.next()).data["id"] == job.id

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Container, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Container, Iterable, Sequence
 
 from oxcart.broker.port.streams import LanePlace
 from oxcart.events import QueueEvents
@@ -113,7 +113,7 @@ class Hub:
         queues: Container[str],
         job_id: str | None = None,
         listener: Mailbox | None = None,
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yields the lines of every event after this call, or after ``since``.
 
         Args:
