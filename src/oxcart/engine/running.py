@@ -180,6 +180,11 @@ class RunningJob(Parent):
         return self._broker.sealer
 
     @property
+    def seals_progress(self) -> bool:
+        """Whether the job's queue seals progress."""
+        return self.sealer is not None and self.sealer.seals("progress")
+
+    @property
     def data(self) -> Any:
         """The payload.
 

@@ -99,7 +99,7 @@ def _run(call: Call, job: SparkJob, settings: ApplicationSettings) -> Any:
         monitor.stop()
     metrics = msgspec.to_builtins(monitor.finish())
     job.facts = {**job.facts, "metrics": metrics, "outputs": published}
-    print(f"Spark application ended: {msgspec.json.encode(job.facts).decode()}")
+    print(f"Spark application ended: {msgspec.json.encode(job.end_facts()).decode()}")
     with contextlib.suppress(OxcartError):
         job.show_end()
     with contextlib.suppress(Exception):  # the work is done and published

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ class SparkJob(SyncRunningJob):
         outputs: What the attempt publishes when it succeeds.
         reports: Whether the handler reports progress itself, so that Spark's stages are not reported.
         facts: The application, its user interface and at the end its metrics and outputs. The job's progress
-            has them in the field ``spark``, whoever reports it.
+            has them in the field ``spark``, whether the handler or Spark's stages report it.
     """
 
-    __slots__ = ("_progress", "application", "facts", "outputs", "reports", "ui")
+    __slots__ = ("_progress", "_sealed", "_writing", "application", "facts", "outputs", "reports", "ui")
 
     def __init__(self, job: RunningJob, link: Link) -> None:
         super().__init__(job, link)
@@ -33,6 +34,10 @@ class SparkJob(SyncRunningJob):
         self.reports = False
         self.facts: dict[str, Any] = {}
         self._progress: dict[Any, Any] = {}
+        # Read now: a call that fails after outputs are published would fail the attempt.
+        self._sealed = bool(link.get("seals_progress"))
+        # Stages are reported by another thread: without it they could replace what the handler reports.
+        self._writing = threading.Lock()
 
     def output(self, path: str | Path) -> str:
         """Returns a folder of this attempt in place of ``path``; it gets that name when the job succeeds.
@@ -65,18 +70,25 @@ class SparkJob(SyncRunningJob):
             ValidationError: The progress or the message is out of its bounds; nothing was written.
         """
         own = check_progress(progress, message=message)
-        self.reports = True
-        self._write_progress(own if isinstance(own, dict) else {"percent": own})
+        with self._writing:
+            self._write_progress(own if isinstance(own, dict) else {"percent": own})
+            self.reports = True
 
     def show_stages(self, percent: float, message: str) -> None:
         """Writes how far Spark's stages are, unless the handler reports progress itself."""
-        if not self.reports and not self.is_cancelled:
-            self._write_progress({"percent": percent, "message": message})
+        with self._writing:
+            if not self.reports and not self.is_cancelled:
+                self._write_progress({"percent": percent, "message": message})
 
     def show_end(self) -> None:
         """Writes the facts of the end beside the handler's last progress, or beside 100 percent."""
-        self._write_progress(self._progress if self.reports else {"percent": 100})
+        with self._writing:
+            self._write_progress(self._progress if self.reports else {"percent": 100})
+
+    def end_facts(self) -> dict[str, Any]:
+        """Returns the facts for the log, which is never sealed: no outputs if the queue seals progress."""
+        return {name: value for name, value in self.facts.items() if name != "outputs" or not self._sealed}
 
     def _write_progress(self, progress: dict[Any, Any]) -> None:
-        self._progress = progress
         super().update_progress({"spark": self.facts, **progress})
+        self._progress = progress
