@@ -15,7 +15,7 @@ import pytest
 
 from oxcart import Queue
 from tests.cli.conftest import Commands, Program
-from tests.servers import ValkeyServer
+from tests.servers import ValkeyServer, free_port
 
 Start = Callable[..., Program]
 
@@ -218,3 +218,34 @@ def test_a_queue_of_a_peer_with_a_hash_tag_is_served_and_does_not_end_the_search
     program.wait_for("queue emails is served")
     names = {row["name"] for row in httpx.get(f"{url}/api/v1/queues", timeout=60).json()["queues"]}
     assert names == {"default", "emails", "{x}#0"}
+
+
+def test_serves_an_application_on_the_server_of_the_global_option(
+    start: Start, clean: ValkeyServer, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.py").write_text("from oxcart import Queue\nmails = Queue('mails')\n")
+    elsewhere = f"redis://127.0.0.1:{free_port()}"
+    program = start(
+        "--server", clean.url, "serve", "--port", "0", "--app", "shop:mails", OXCART_URL=elsewhere
+    )
+    answer = httpx.post(f"{address(program)}/api/v1/jobs", json={"type": "t"}, timeout=60)
+    assert answer.status_code == 201
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("serve", "--port", "0", "--app", "shop:mails"),
+        ("serve", "--port", "0"),
+        ("work", "shop:mails"),
+        ("up", "--app", "shop:mails", "--no-pipeline"),
+    ],
+)
+def test_several_servers_are_refused(
+    ox: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OXCART_URL", str(ox.url))
+    ended = ox("--server", "redis://127.0.0.1:1", "--server", "redis://127.0.0.1:2", *command)
+    assert (ended.code, "several --server" in ended.err) == (2, True), ended

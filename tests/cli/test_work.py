@@ -519,3 +519,11 @@ def _has_pending(pid: int, count: int) -> bool:
     masks = re.findall(r"^(?:Sig|Shd)Pnd:\s*(\w+)$", status, re.MULTILINE)
     stops = sum(1 << (number - 1) for number in (signal.SIGINT, signal.SIGTERM))
     return sum((int(mask, 16) & stops).bit_count() for mask in masks) == count
+
+
+def test_the_server_of_the_global_option_is_that_of_the_workers(
+    start: Start, app: Path, mail: Queue, clean: ValkeyServer
+) -> None:
+    elsewhere = f"redis://127.0.0.1:{free_port()}"
+    start("--server", clean.url, "work", "app:mail", OXCART_URL=elsewhere)
+    assert ask(mail)["version"] == 1

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -446,3 +447,21 @@ async def test_workers_and_flows_are_read(remote: Queue, queue: Queue) -> None:
 
 async def _has_workers(remote: Queue) -> bool:
     return bool(await remote.workers.list())
+
+
+async def test_many_jobs_go_to_a_server_of_an_earlier_version(
+    queue: Queue, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class EarlierBatch(msgspec.Struct, forbid_unknown_fields=True):
+        strict: ClassVar[bool] = False
+        jobs: list[Any]
+        atomic: bool = False
+
+    monkeypatch.setattr("oxcart.http.values.Batch", EarlierBatch)
+    client = await serve(queue)
+    refused = await client.post("/api/v1/jobs/batch", json={"jobs": [{"type": "t"}], "strict": True})
+    assert refused.status_code == 400
+    async with Queue("q", url=str(client.base_url)) as remote:
+        made = await remote.add_many([("t", number) for number in range(3)])
+    assert [one.created for one in made] == [True] * 3
+    assert (await queue.counts())["waiting"] == 3

@@ -447,18 +447,15 @@ def _show_progress(what: str, done: int, whole: int) -> None:
 
 
 def _address(ctx: typer.Context, queues: list[str] | None) -> tuple[ServerAddress, QueueSelection]:
-    import os
-
     from oxcart.broker.location import Location
     from oxcart.spark.options import QueueSelection, ServerAddress
 
     using = settings.of(ctx)
     url = None
-    if using.url:
-        # Spark shows options: an address with a password goes through the environment.
-        os.environ["OXCART_URL"] = using.url
-        location = Location.parse(using.url)
-        url = None if location.password or location.sentinel_password else using.url
+    if using.single:
+        using.export()  # Spark shows options: an address with a password goes through the environment.
+        location = Location.parse(using.single)
+        url = None if location.password or location.sentinel_password else using.single
     selection = QueueSelection(tuple(queues)) if queues else QueueSelection(pattern="*")
     return ServerAddress(url, prefix=using.prefix, namespace=using.namespace), selection
 

@@ -192,8 +192,6 @@ def serve(
 
 def _load(using: Settings, targets: Sequence[str], names: Sequence[str]) -> list[Queue]:
     """Returns the queues of an application as it makes them."""
-    import os
-
     from oxcart.cli import apps
     from oxcart.queue import Queue
 
@@ -201,8 +199,7 @@ def _load(using: Settings, targets: Sequence[str], names: Sequence[str]) -> list
         raise CommandError("--app and --queues exclude each other", USAGE)
     if using.prefix != DEFAULT_PREFIX or using.namespace is not None:
         raise CommandError("a queue's prefix and namespace are set where the queue is made", USAGE)
-    if using.url is not None:
-        os.environ["OXCART_URL"] = using.url  # for queues that name no server
+    using.export()
     found = []
     for one in apps.load(targets, handlers=False):
         queue = getattr(one, "asynchronous", one)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
@@ -55,13 +56,31 @@ class Settings:
         Raises:
             CommandError: Several were given, and the command is none of a partitioned queue.
         """
-        if len(self.servers) > 1:
-            raise CommandError("several --server are for a partitioned queue: pass one with --url", USAGE)
         if self._server is None:
             from oxcart.broker.connection import Server
 
-            self._server = Server(self.servers[0] if self.servers else self.url)
+            self._server = Server(self.single)
         return self._server
+
+    @property
+    def single(self) -> str | None:
+        """Returns the address of the only server, or None for the embedded one.
+
+        Raises:
+            CommandError: Several were given, and the command is none of a partitioned queue.
+        """
+        if len(self.servers) > 1:
+            raise CommandError("several --server are for a partitioned queue: pass one with --url", USAGE)
+        return self.servers[0] if self.servers else self.url
+
+    def export(self) -> None:
+        """Sets ``OXCART_URL`` for queues that name no server, here and in child processes.
+
+        Raises:
+            CommandError: Several servers were given.
+        """
+        if self.single is not None:
+            os.environ["OXCART_URL"] = self.single
 
     @property
     def reconnect(self) -> Reconnect:

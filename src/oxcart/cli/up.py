@@ -53,8 +53,7 @@ def up(
     using = settings.of(ctx)
     if using.prefix != DEFAULT_PREFIX or using.namespace is not None:
         raise CommandError("a queue's prefix and namespace are set where the queue is made", USAGE)
-    if using.url is not None:
-        os.environ["OXCART_URL"] = using.url
+    using.export()
     has_spark = _has_spark()
     if pipeline and not has_spark:
         raise CommandError("--pipeline needs Java and pip install 'oxcart[spark]'", USAGE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -132,8 +131,7 @@ def work(
     parse_ms(lock_duration, "lock_duration", minimum=100)
     parse_ms(stalled_interval, "stalled_interval", minimum=10)
     parse_ms(shutdown_timeout, "shutdown_timeout")
-    if using.url is not None:
-        os.environ["OXCART_URL"] = using.url  # for queues that name no server, here and in children
+    using.export()
     abilities = {"capabilities": capability, "region": region, "stack": stack}
     given = {name: words for name, words in abilities.items() if words}
     if given:

@@ -12,7 +12,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import msgspec
@@ -51,6 +51,9 @@ from oxcart.model.options import DEFAULT_OPTIONS, Durability, JobOptions, Option
 from oxcart.queue import ADD_TIMEOUT, Queue
 from oxcart.schedules import Schedules
 from oxcart.workers import Workers
+
+if TYPE_CHECKING:
+    import httpx
 
 T = TypeVar("T")
 
@@ -240,15 +243,23 @@ class RemoteQueue(Queue):
         ids, handles = [row["id"] for row in rows], list[JobHandle[Any]]()
         for start in range(0, len(rows), CHUNK):
             part = rows[start : start + CHUNK]
-            # Not atomic, as little as an add of a queue on a server: jobs of several partitions need steps.
-            body = {"jobs": part, "strict": True}
-            answer = await self._repeat(partial(self.client.send, "POST", "/jobs/batch", body), ids)
+            answer = await self._repeat(partial(self._send_batch, part), ids)
             results = msgspec.json.decode(answer.content, type=BatchAnswer).results
             for row, one in zip(part, results, strict=True):
                 job_id = row["id"] if one.job is None else one.job.id
                 is_own = job_id == row["id"]
                 handles.append(RemoteHandle(self, job_id, row["type"], is_own, not is_own))
         return handles
+
+    async def _send_batch(self, rows: list[dict[str, Any]]) -> httpx.Response:
+        # Not atomic, as little as an add of a queue on a server: jobs of several partitions need steps.
+        try:
+            return await self.client.send("POST", "/jobs/batch", {"jobs": rows, "strict": True})
+        except ApiRefused as error:
+            if error.status != 400 or "unknown field `strict`" not in str(error):
+                raise
+            # A server of an earlier version knows only atomic batches, and has written nothing.
+            return await self.client.send("POST", "/jobs/batch", {"jobs": rows, "atomic": True})
 
     async def _repeat(self, send: Callable[[], Awaitable[T]], ids: Sequence[str]) -> T:
         """Repeats a request that is safe to repeat until it is answered or the time is over."""
