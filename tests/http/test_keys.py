@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from oxcart import Flow, Queue, Worker
-from oxcart.broker.access import AccessStore
+from oxcart.broker.access import AccessStore, AuditEntry
 from oxcart.http import credentials
 from oxcart.http.application import app
 from oxcart.http.rates import Rates
@@ -360,3 +360,34 @@ async def test_failed_sign_ins_are_in_the_audit_log(queue: Queue, serve: Serve, 
     assert 20 <= len(rows) < 30
     assert rows[0]["address"] == "127.0.0.1"
     assert wrong not in answer.text
+
+
+async def test_empty_keys_at_the_sign_in_are_limited_too(
+    queue: Queue, serve: Serve, make_key: MakeKey
+) -> None:
+    client, admin = await serve(queue), await make_key("admin")
+    seen = [(await client.post("/sign-in", data={"key": ""})).status_code for _ in range(30)]
+    assert seen[:20] == [401] * 20
+    assert 429 in seen
+    entries = (await client.get("/api/v1/audit", headers=bearer(admin))).json()["entries"]
+    assert len(entries) == seen.count(401)
+    # A page without a session asks for its routes again and again: these are no attempts.
+    assert {(await client.get("/api/v1/jobs")).status_code for _ in range(30)} == {401}
+
+
+async def test_failed_sign_ins_push_no_entry_of_a_known_caller_out(
+    keys: AccessStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oxcart.broker.access.AUDIT_ENTRIES", 1)
+    monkeypatch.setattr("oxcart.broker.access.FAILED_ENTRIES", 1, raising=False)
+    await keys.record(AuditEntry(caller="ada", kind="session", action="POST /sign-out"))
+    for _ in range(300):
+        await keys.record(AuditEntry(caller="unknown", kind="key", action="POST /sign-in", status=401))
+    await keys.record(AuditEntry(caller="bob", kind="session", action="POST /sign-out"))
+    found = [entry async for entry in keys.audit()]
+    assert (found[-1].caller, {entry.caller for entry in found}) == ("ada", {"ada", "bob", "unknown"})
+    assert len(found) < 250
+    times = [entry.at_ms for entry in found]
+    assert times == sorted(times, reverse=True)
+    rest = [entry.id async for entry in keys.audit(found[50].id)]
+    assert rest == [entry.id for entry in found[51:] if entry.id != found[50].id]

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("oxcart.broker")
 
-#: Entries that the audit log keeps, about.
-AUDIT_ENTRIES = 100_000
+#: Entries that the audit log keeps, about: those of known callers, and failed sign-ins.
+AUDIT_ENTRIES, FAILED_ENTRIES = 100_000, 10_000
+#: The caller of an entry that no key, session or proxy names: a failed sign-in.
+UNKNOWN = "unknown"
 #: Entries that one read of the audit log takes.
 AUDIT_PAGE = 1000
 #: The field of the hash that holds the secret of sessions; ids of keys are hexadecimal.
@@ -82,6 +84,8 @@ class AccessStore:
         tag = prefix if has_tag(prefix) or not server.is_cluster else f"{{{prefix}}}"
         self._keys = f"{tag}::ox:access"
         self._audit = f"{tag}::ox:audit"
+        # Apart, so that nobody without a key can push the entries of known callers out.
+        self._failed = f"{tag}::ox:audit:failed"
         slot = slot_of(self._keys) if server.is_cluster else None
         self._caller = Caller(server, slot, f"access-{secrets.token_hex(6)}", reconnect=reconnect)
 
@@ -133,14 +137,15 @@ class AccessStore:
     # -- audit
 
     async def record(self, entry: AuditEntry) -> None:
-        """Appends to the audit log, which keeps about the latest 100 000 entries.
+        """Appends to the audit log, which keeps about the latest 100 000 entries and 10 000 failed sign-ins.
 
         A lost answer may write an entry twice; they have the same request id.
         """
+        failed = entry.caller == UNKNOWN and entry.kind == "key"
+        key, most = (self._failed, FAILED_ENTRIES) if failed else (self._audit, AUDIT_ENTRIES)
         await self._caller.write(
-            "XADD", self._audit, "MAXLEN", "~", AUDIT_ENTRIES, "*", "entry", msgspec.json.encode(entry),
-            timeout=10,
-        )  # fmt: skip
+            "XADD", key, "MAXLEN", "~", most, "*", "entry", msgspec.json.encode(entry), timeout=10
+        )
 
     async def audit(self, before: str | None = None) -> AsyncIterator[AuditEntry]:
         """Yields entries of the audit log, newest first.
@@ -148,11 +153,17 @@ class AccessStore:
         Args:
             before: The id of an entry; only older ones are read.
         """
+        streams = [self._entries(key, before) for key in (self._audit, self._failed)]
+        heads = [await anext(stream, None) for stream in streams]
+        while left := [(entry, number) for number, entry in enumerate(heads) if entry is not None]:
+            entry, number = max(left, key=lambda one: _place(one[0]))
+            yield entry
+            heads[number] = await anext(streams[number], None)
+
+    async def _entries(self, stream: str, before: str | None) -> AsyncIterator[AuditEntry]:
         end = "+" if before is None else f"({before}"
         while True:
-            rows = await self._caller.command(
-                "XREVRANGE", self._audit, end, "-", "COUNT", AUDIT_PAGE, timeout=10
-            )
+            rows = await self._caller.command("XREVRANGE", stream, end, "-", "COUNT", AUDIT_PAGE, timeout=10)
             for row_id, fields in rows:
                 end = f"({row_id.decode()}"
                 try:
@@ -162,6 +173,11 @@ class AccessStore:
                 yield msgspec.structs.replace(entry, id=row_id.decode())
             if len(rows) < AUDIT_PAGE:
                 return
+
+
+def _place(entry: AuditEntry) -> tuple[int, int]:
+    ms, _, number = entry.id.partition("-")
+    return int(ms), int(number or 0)
 
 
 def _read(key_id: bytes, raw: bytes) -> AccessKey | None:

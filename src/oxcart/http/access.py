@@ -169,6 +169,8 @@ class Guard:
             known = await self._credentials.find(given) if given else None
             return known or Caller(id="trusted", kind="trusted", grants=_EVERYTHING)
         if await self._credentials.are_required():
+            if not given:  # no attempt: a page without a session may ask again and again
+                raise _unknown()
             return await self.by_key(connection, given)
         if self._forward is not None:
             raise ApiError(401, "unauthorized", "sign in at the proxy in front of this server")
@@ -196,9 +198,8 @@ class Guard:
         found = await self._credentials.find(text) if text else None
         if found is None:
             client = connection.client
-            if text:
-                self._failures.take("" if client is None else client.host)
-            raise ApiError(401, "unauthorized", "pass a key: Authorization: Bearer … or X-API-Key: …")
+            self._failures.take("" if client is None else client.host)
+            raise _unknown()
         return found
 
     async def _forwarded(self, connection: Connection) -> Caller | None:
@@ -225,6 +226,10 @@ class Guard:
             site = "same-origin" if same else "cross-site"
         if site not in (None, "same-origin", "none"):
             raise ApiError(403, "forbidden", "requests of other sites are not served")
+
+
+def _unknown() -> ApiError:
+    return ApiError(401, "unauthorized", "pass a key: Authorization: Bearer … or X-API-Key: …")
 
 
 async def _check_csrf(connection: Connection, expected: str) -> None:

@@ -23,6 +23,7 @@ from litestar import MediaType, Request, Response, get, post
 from litestar.params import QueryParameter
 from msgspec import Meta
 
+from oxcart.broker import access
 from oxcart.broker.access import AccessStore
 from oxcart.http.credentials import Caller, Connection, Credentials, caller_of
 from oxcart.http.errors import ApiError
@@ -47,7 +48,7 @@ SIGN_OUT = "/sign-out"
 
 
 #: Who tried to sign in with a key that is not known.
-UNKNOWN = Caller(id="unknown", kind="key", grants=())
+UNKNOWN = Caller(id=access.UNKNOWN, kind="key", grants=())
 
 
 class Session(msgspec.Struct, array_like=True, frozen=True):
