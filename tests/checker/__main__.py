@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from tests.checker import clock, disk, lake, nemesis
-from tests.checker.nemesis import Fault, make_faults
+from tests.checker.nemesis import Fault, fails_over, make_faults
 from tests.checker.report import report, summary
 from tests.checker.rounds import PATIENCE, Result, run
 from tests.checker.shrinker import shrink
@@ -68,6 +68,7 @@ async def _rounds(arguments: argparse.Namespace, folder: Path) -> int:
         faults = given
         if faults is None:
             able = {"has_tailer": has_lake, "can_step": not clock.missing(), "has_disk": not disk.missing()}
+            able["has_replica"] = fails_over(seed)
             faults = make_faults(seed, arguments.seconds, peers, **able)
         again = _Again(folder, seed, peers, has_lake, arguments)
         results.append(await again.run(faults))

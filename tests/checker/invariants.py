@@ -34,6 +34,7 @@ from tests.checker.record import Line
 
 #: An event after which a job is not active any more.
 _LEAVES = frozenset({"completed", "failed", "delayed", "waiting", "waiting-children", "stalled", "cancelled"})
+_FAILOVER = ("fault", "failover")
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,10 @@ class History:
     is_quiet: bool = True
 
     def __post_init__(self) -> None:
-        #: A failover loses what the replica did not have: of that, only acknowledged adds are promised.
-        self.lost_writes = any((line.what, line.step) == ("fault", "failover") for line in self.lines)
+        #: How many lines come before the first failover. A failover loses what the replica did not have: of
+        #: that, only acknowledged adds are promised.
+        failovers = (at for at, line in enumerate(self.lines) if (line.what, line.step) == _FAILOVER)
+        self.complete = next(failovers, len(self.lines))
         self.rows = self.plan.rows()
         self.keys = self.final.of_row()
 
@@ -131,10 +134,10 @@ def no_finish_without_its_lease(history: History) -> Iterator[str]:
     """A result is that of the last start; a start runs in one process; only an active job completes."""
     began: dict[tuple[str, str, int], int] = {}
     ended: set[tuple[str, str, Any, Any]] = set()
-    for line in history.lines:
+    for number, line in enumerate(history.lines):
         if line.what == "began":
             once = (line.queue, line.job, line.start)
-            if once in began and not history.lost_writes:  # a lost claim is made again
+            if once in began and number < history.complete:  # later, a lost claim is made again
                 yield f"start {line.start} of {line.queue}/{line.job} ran in {began[once]} and in {line.pid}"
             began[once] = line.pid
         elif line.what == "ended":
@@ -169,8 +172,6 @@ def _walk(events: list[Event]) -> Iterator[tuple[Event, set[str]]]:
 
 def attempts_stay_in_bounds(history: History) -> Iterator[str]:
     """A job runs at most as often as it has attempts; where peers run it, once more per stall."""
-    if history.lost_writes:
-        return  # a start whose claim was lost is counted anew
     runs: Counter[tuple[str, str]] = Counter()
     for line in history.lines:
         if line.what == "began":
@@ -183,12 +184,14 @@ def attempts_stay_in_bounds(history: History) -> Iterator[str]:
         most = row.attempts + (job.stalls if row.queue in (*SHARED, PARTED) else 0)
         if job.ended > row.attempts and row.fate == "failed":
             yield f"{job.row} ended {job.ended} attempts of {row.attempts}"
+        if row.kind == "bad" and "completed" in job.places:
+            yield f"{job.row} failed for good and completed"
+        if history.complete < len(history.lines):
+            continue  # a start whose claim was lost is counted anew
         if row.kind == "exhausted" and runs[key] > most:
             yield f"{job.row} ran {runs[key]} times with {row.attempts} attempts and {job.stalls} stalls"
         if runs[key] > job.starts:
             yield f"{job.row} ran {runs[key]} times and was started {job.starts} times"
-        if row.kind == "bad" and "completed" in job.places:
-            yield f"{job.row} failed for good and completed"
 
 
 def dependents_are_released_once(history: History) -> Iterator[str]:

@@ -6,8 +6,9 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from tests.chaos.proxy import Call, Proxy
 from tests.checker.clock import Clock
@@ -130,8 +131,22 @@ def read(text: str) -> list[Fault]:
     return [Fault(**one) for one in json.loads(text)]
 
 
+def fails_over(seed: int) -> bool:
+    """Whether a round may fail over: every second one, because attempts are judged in the others alone."""
+    return seed % 2 == 0
+
+
 class Nemesis:
-    """Causes faults and repairs them."""
+    """Causes faults and repairs them.
+
+    Args:
+        pair: The server, and its replica.
+        proxies: The proxies of both sides.
+        crews: The workers.
+        record: Faults are written to it.
+        clock: The clock of the servers.
+        disks: The disks of servers that have one of their own, by folder.
+    """
 
     def __init__(
         self,
@@ -140,11 +155,11 @@ class Nemesis:
         crews: Crews,
         record: Record,
         clock: Clock,
-        disk: Disk | None = None,
+        disks: Mapping[Path, Disk] | None = None,
     ) -> None:
         self._pair = pair
         self._clock = clock
-        self._disk_of_server = disk
+        self._disks = disks or {}
         self._proxies = proxies
         self._crews = crews
         self._record = record
@@ -228,8 +243,7 @@ class Nemesis:
             client.config_set("maxmemory", 0)
 
     async def _disk(self, fault: Fault) -> None:
-        disk = self._disk_of_server
-        assert disk is not None, "the server has no disk of its own"
+        disk = self._disks[self._server.folder]  # that of the present master
         try:
             await asyncio.to_thread(disk.fill)
             # The server ends at the first write that it cannot sync.

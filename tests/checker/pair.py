@@ -22,26 +22,28 @@ class Pair:
 
     def __init__(self, master: ValkeyServer, options: dict[str, Any] | None) -> None:
         self.master = master
-        self.replica: ValkeyServer | None = None
-        self._options = options
+        self.replica = None if options is None else ValkeyServer(start=False, **options)
 
     def __enter__(self) -> Self:
         self.master.start()
-        if self._options is not None:
-            self.replica = ValkeyServer(start=False, **self._options)
-            self.replica.options["replicaof"] = f"127.0.0.1 {self.master.port}"
-            self._follow()
+        if self.replica is not None:
+            self.rejoin()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for one in self._both():
+        for one in self.servers:
             one.stop()
+
+    @property
+    def servers(self) -> list[ValkeyServer]:
+        """The master, and the replica if there is one."""
+        return [self.master, *([self.replica] if self.replica is not None else [])]
 
     def start(self) -> None:
         """Starts what has ended."""
-        for one in self._both():
+        for one in self.servers:
             one.start()
 
     def fail_over(self) -> None:
@@ -55,18 +57,11 @@ class Pair:
         self.master, self.replica = new, old
 
     def rejoin(self) -> None:
-        """Starts the old master as the replica of the new one."""
+        """Starts the replica, which is the old master after a failover, and waits until it follows."""
         assert self.replica is not None
         self.replica.options["replicaof"] = f"127.0.0.1 {self.master.port}"
-        self._follow()
-
-    def _follow(self) -> None:
-        assert self.replica is not None
         self.replica.start()
         with self.replica.client() as client:
             wait_until(
                 lambda: client.info("replication").get("master_link_status") == "up", "the replica follows"
             )
-
-    def _both(self) -> list[ValkeyServer]:
-        return [self.master, *([self.replica] if self.replica is not None else [])]

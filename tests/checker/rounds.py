@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import time
 from collections import Counter
@@ -98,7 +99,10 @@ async def run(
     server = ValkeyServer(start=False, **options)
     has_replica = any(fault.kind == "failover" for fault in faults)
     pair = Pair(server, options if has_replica else None)
-    with mounted(server.folder) as disk, pair:
+    with contextlib.ExitStack() as stack:
+        mounts = {one.folder: stack.enter_context(mounted(one.folder)) for one in pair.servers}
+        disks = {folder: disk for folder, disk in mounts.items() if disk is not None}
+        stack.enter_context(pair)
         async with Proxy(server.port) as ours, Proxy(server.port) as theirs:
             with server.client() as client:
                 for queue in WIRES:
@@ -107,7 +111,7 @@ async def run(
             producers = Producers(plan, record, ours.url, theirs.url, is_replicated=has_replica)
             async with crews.working():
                 async with producers.ready():
-                    nemesis = Nemesis(pair, {"ours": ours, "theirs": theirs}, crews, record, clock, disk)
+                    nemesis = Nemesis(pair, {"ours": ours, "theirs": theirs}, crews, record, clock, disks)
                     async with asyncio.TaskGroup() as group:
                         group.create_task(producers.produce())
                         group.create_task(nemesis.run(faults))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 
 from tests.checker import clock, disk, nemesis
 from tests.checker.clock import Clock
-from tests.checker.crews import TAILER
-from tests.checker.nemesis import KINDS, Fault, make_faults
+from tests.checker.crews import TAILER, Crews
+from tests.checker.nemesis import KINDS, Fault, fails_over, make_faults
+from tests.checker.pair import Pair
 from tests.checker.plan import make_plan
+from tests.checker.record import Record
 from tests.checker.shrinker import shrink
 from tests.servers import ValkeyServer, wait_until
 
@@ -66,6 +71,42 @@ def test_a_server_without_space_ends_and_starts_again_with_what_it_acknowledged(
         server.start()
         with server.client() as client:
             assert client.get("kept") == "1"
+
+
+@pytest.mark.skipif(bool(disk.missing()), reason=disk.missing() or "a disk can be mounted")
+async def test_a_full_disk_after_a_failover_ends_the_new_master(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"appendonly": True, "appendfsync": "always"}
+    pair = Pair(ValkeyServer(start=False, **options), options)
+    record = Record(tmp_path / "record")
+    with contextlib.ExitStack() as stack:
+        stack.callback(record.close)
+        disks = {one.folder: stack.enter_context(disk.mounted(one.folder)) for one in pair.servers}
+        stack.enter_context(pair)
+        crews = Crews(make_plan(1, 1.0, ()), tmp_path, record.path, "", "")
+        made: dict[Path, Any] = dict(disks)
+        causes = nemesis.Nemesis(pair, {}, crews, record, Clock(tmp_path), made)
+        await causes.run([Fault(0.0, "failover", "server", 0.0)])
+        master, before = pair.master, [one.pid for one in pair.servers]
+        over = threading.Event()
+
+        def write() -> None:
+            while not over.is_set():
+                with contextlib.suppress(redis.RedisError), master.client() as client:
+                    client.set("key", "x" * 1000)
+
+        writing = asyncio.create_task(asyncio.to_thread(write))
+        try:
+            await causes.run([Fault(0.0, "disk", "server", 1.0)])
+        finally:
+            over.set()
+            await writing
+        after = [one.pid for one in pair.servers]
+        assert after[0] != before[0], "the present master ended and started again"
+        assert after[1] == before[1], "the replica had space"
+
+
+def test_every_second_round_may_fail_over() -> None:
+    assert [fails_over(seed) for seed in (306, 307, 308)] == [True, False, True]
 
 
 def test_clocks_are_stepped_only_where_they_can_be() -> None:
