@@ -55,6 +55,9 @@ def test_a_condition_on_the_day(where: str, days: list[int] | None) -> None:
     ("text", "days"),
     [
         ("SELECT * FROM critical_paths", None),
+        ("EXPLAIN SELECT * FROM critical_paths WHERE day = '2026-11-02'", None),
+        ("SELECT * FROM critical_paths AS c(started, day) WHERE c.day = '2026-11-02'", None),
+        ("SELECT * FROM critical_paths AS c(day) WHERE day = '2026-11-02'", None),
         ("SELECT * FROM critical_paths c JOIN jobs j USING (job_id) WHERE c.day = '2026-11-02'", [2]),
         ("SELECT * FROM jobs j LEFT JOIN critical_paths c ON true WHERE c.day = '2026-11-02'", [2]),
         ("SELECT * FROM critical_paths c, jobs j WHERE c.day = '2026-11-02'", [2]),

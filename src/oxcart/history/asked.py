@@ -41,9 +41,12 @@ def asked_days(tree: Any, table: str) -> Days | None:
         source = node["from_table"]
         for place in _joined(source):
             if _is_table(place, table):
+                if place.get("column_name_alias"):  # its day may have another name, and another column its
+                    return None
                 names = {(place.get("alias") or place["table_name"]).lower()}
                 limits.append(list(_limits(node["where_clause"], names, alone=place is source)))
-    if mentions != len(limits) or not all(limits):
+    # DuckDB has no tree of some statements, such as EXPLAIN: then there is no mention.
+    if not limits or mentions != len(limits) or not all(limits):
         return None
     return lambda day: any(all(one(day) for one in each) for each in limits)
 

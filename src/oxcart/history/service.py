@@ -14,9 +14,9 @@ from oxcart.spark.lake.versions import Version
 from oxcart.spark.views.anomalies import WEEKS
 
 Row = dict[str, Any]
-#: Narrows a question to a queue, if one is given, and to days.
 #: Days of an error budget, and days in which a version counts as the one before another.
 BUDGET_DAYS, VERSION_DAYS = 31, 91
+#: Narrows a question to a queue, if one is given, and to days.
 _WHERE = "day >= CAST($day AS DATE) AND ($queue IS NULL OR queue = $queue)"
 
 
