@@ -35,6 +35,7 @@ from benchmarks.formal import checkout
 
 ROOT = Path(__file__).parents[1]
 KINDS = ("add_many", "add", "process")
+SIDES = ("server", "client")
 FEW, MANY = 2_000, 6_000
 CONCURRENCY = 100
 #: The queue has so many partitions; none by default.
@@ -273,7 +274,7 @@ def main() -> int:
     )
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--systems", default="oxcart", help=f"oxcart, and of {', '.join(PEERS)}")
-    parser.add_argument("--sides", default="server,client", help="of server, client")
+    parser.add_argument("--sides", default="server,client", help=f"of {', '.join(SIDES)}")
     parser.add_argument("--base", help="a commit to compare with")
     parser.add_argument("--repeats", type=int, default=2, help="of each count of instructions")
     parser.add_argument(
@@ -290,10 +291,17 @@ def main() -> int:
     for name in peers:
         if name not in PEERS:
             parser.error(f"--systems must be of oxcart, {', '.join(PEERS)}, got {name}")
-    return count(arguments, peers)
+    sides = arguments.sides.split(",")
+    for side in sides:
+        if side not in SIDES:
+            parser.error(f"--sides must be of {', '.join(SIDES)}, got {side!r}")
+    measured = [bar for bar in BARS if bar.kind in arguments.kinds and bar.peer in (None, *peers)]
+    if arguments.check and not arguments.base and not (measured and "server" in sides):
+        parser.error("--check has nothing to judge: count the server for a kind with a bar, or pass --base")
+    return count(arguments, peers, sides)
 
 
-def count(arguments: argparse.Namespace, peers: list[str]) -> int:
+def count(arguments: argparse.Namespace, peers: list[str], sides: list[str]) -> int:
     """Counts, prints and writes all figures; returns the exit code."""
     sources = {"this": ROOT / "src"}
     if arguments.base:
@@ -302,7 +310,7 @@ def count(arguments: argparse.Namespace, peers: list[str]) -> int:
     kept = True
     kinds, repeats = arguments.kinds, arguments.repeats
     for side, counts, spread in (("server", count_server, SPREAD), ("client", count_client, CLIENT_SPREAD)):
-        if side not in arguments.sides:
+        if side not in sides:
             continue
         figures = results[side] = {
             name: slopes(counts, kinds, source, repeats) for name, source in sources.items()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks import formal
-from benchmarks.instructions import BARS, judge, run_bound
+from benchmarks.instructions import BARS, ROOT, judge, run_bound
 
 from tests.servers import ValkeyServer
 
@@ -26,6 +27,22 @@ def test_bars_compare_with_numbers_and_with_the_bound() -> None:
 def test_bars_of_what_was_not_counted_are_left_out() -> None:
     assert [bar.kind for bar, _ in judge({"this": {"add_many": 1.0}})] == ["add_many"]
     assert len(BARS) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--sides", "serv", "--check"], "--sides must be of server, client, got 'serv'"),
+        (["--sides", "", "--check"], "--sides must be of server, client, got ''"),
+        (["--sides", "client", "--check"], "--check has nothing to judge"),
+        (["--kinds", "add", "--check"], "--check has nothing to judge"),
+    ],
+)
+def test_a_check_that_would_judge_nothing_is_refused(words: list[str], told: str) -> None:
+    command = [sys.executable, "-m", "benchmarks.instructions", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert told in done.stderr
 
 
 def test_the_bound_leaves_what_the_protocol_demands() -> None:
