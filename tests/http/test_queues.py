@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import redis
 
 from oxcart import Abilities, Flow, PermanentError, Queue, TemporaryError, Worker
 from oxcart.errors import JobFailed
@@ -99,10 +100,10 @@ async def test_many_jobs_are_retried_after_a_dry_run(queue: Queue, serve: Serve)
     await dead(queue)
     client = await serve(queue)
     dry = (await client.post("/api/v1/queues/q/retry", json={"dry_run": True})).json()
-    assert dry == {"matched": 3, "retried": 0, "dry_run": True}
+    assert dry == {"matched": 3, "exact": True, "retried": 0, "dry_run": True}
     assert (await client.post("/api/v1/queues/q/retry", json={"until": "1h"})).json()["retried"] == 0
     done = (await client.post("/api/v1/queues/q/retry", json={"reset_attempts": True, "limit": 2})).json()
-    assert done == {"matched": 2, "retried": 2, "dry_run": False}
+    assert done == {"matched": 2, "exact": False, "retried": 2, "dry_run": False}
     assert (await queue.counts())["waiting"] == 2
 
 
@@ -277,9 +278,47 @@ async def test_jobs_that_match_are_retried_after_a_dry_run(queue: Queue, serve: 
     client = await serve(queue)
     body = {"type": ["charge"], "reason": "visa", "tags": {"tenant": "a"}, "dry_run": True}
     answer = (await client.post("/api/v1/queues/q/retry", json=body)).json()
-    assert answer == {"matched": 1, "retried": 0, "dry_run": True}
+    assert answer == {"matched": 1, "exact": True, "retried": 0, "dry_run": True}
     answer = (await client.post("/api/v1/queues/q/retry", json={**body, "dry_run": False})).json()
-    assert answer == {"matched": 1, "retried": 1, "dry_run": False}
+    assert answer == {"matched": 1, "exact": True, "retried": 1, "dry_run": False}
     assert [await job.state() for job in jobs] == ["waiting", "failed", "failed"]
     answer = (await client.post("/api/v1/queues/q/retry", json={"correlation_id": "none"})).json()
     assert answer["matched"] == 0
+
+
+async def test_retry_finds_matches_behind_many_older_failures(
+    queue: Queue, serve: Serve, store: redis.Redis
+) -> None:
+    await queue.add_many([("old", None)] * 10_010)
+    newest = await queue.add_many([("new", None)] * 3)
+    pipe = store.pipeline(transaction=False)
+    for at, job_id in enumerate(cast(list[str], store.lrange("bull:q:wait", 0, -1))[::-1], 1):
+        pipe.zadd("bull:q:failed", {job_id: at})
+        pipe.hset(f"bull:q:{job_id}", mapping={"finishedOn": at, "failedReason": "no answer"})
+    pipe.delete("bull:q:wait")
+    pipe.execute()
+    client = await serve(queue)
+    body = {"type": ["new"], "limit": 2}
+    answer = (await client.post("/api/v1/queues/q/retry", json={**body, "dry_run": True})).json()
+    assert answer == {"matched": 2, "exact": False, "retried": 0, "dry_run": True}
+    answer = (await client.post("/api/v1/queues/q/retry", json=body)).json()
+    assert answer == {"matched": 2, "exact": False, "retried": 2, "dry_run": False}
+    answer = (await client.post("/api/v1/queues/q/retry", json=body)).json()
+    assert answer == {"matched": 1, "exact": True, "retried": 1, "dry_run": False}
+    assert [await job.state() for job in newest] == ["waiting"] * 3
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [{"type": []}, {"category": []}, {"tags": {}}, {"reason": ""}, {"correlation_id": ""}, {"worker": []}],
+)
+async def test_an_empty_filter_does_not_choose_all_jobs(
+    queue: Queue, serve: Serve, empty: dict[str, Any]
+) -> None:
+    client = await serve(queue)
+    paths = ["retry", *(() if "worker" in empty else ("dead-letters/replay", "dead-letters/purge"))]
+    if not empty.keys() & {"worker", "category", "reason"}:  # the reason of a cancellation is no filter
+        paths.append("cancel")
+    for path in paths:
+        answer = await client.post(f"/api/v1/queues/q/{path}", json=empty)
+        assert (answer.status_code, answer.json()["error"]["details"][0]["field"]) == (400, *empty), path

@@ -17,7 +17,7 @@ from oxcart.http.access import ADMIN, OPERATE, READ
 from oxcart.http.audit import note
 from oxcart.http.listing import MAX_PAGE, Tag, tags_of
 from oxcart.http.operations import Operation
-from oxcart.http.queues import MAX_CHANGED, MAX_IDS, Background, bulk
+from oxcart.http.queues import MAX_CHANGED, MAX_IDS, Background, bulk, check_filters
 from oxcart.http.routes import Api, answers
 from oxcart.http.times import parse_go_ms
 from oxcart.model.errors import ValidationError
@@ -208,6 +208,7 @@ def _limit(data: Choice) -> int:
 
 
 def _which(data: Choice) -> Which:
+    check_filters(data)
     return {
         "name": data.type,
         "category": data.category,

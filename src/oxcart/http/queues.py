@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -27,6 +27,10 @@ from oxcart.queue import Queue
 
 #: Jobs that one operation changes at most; a client repeats it for more.
 MAX_CHANGED = 10_000
+#: Failed jobs that a retry with filters reads at most.
+MAX_READ = 1_000_000
+#: The fields of a body that choose jobs by more than time and state.
+FILTERS = ("type", "category", "reason", "worker", "tags", "correlation_id")
 #: Ids that an answer lists at most.
 MAX_IDS = 1000
 
@@ -132,6 +136,7 @@ class RetriedMany(msgspec.Struct, kw_only=True):
     """How many jobs match, and how many were retried."""
 
     matched: int
+    exact: Annotated[bool, Meta(description="Whether all were found; otherwise more may match: repeat it.")]
     retried: int
     dry_run: bool
 
@@ -287,6 +292,7 @@ async def cancel_many(
 
 async def _cancel_many(service: Service, name: str, data: CancelMany, progress: OnProgress) -> CancelledMany:
     found = service.queue(name)
+    check_filters(data, ("state", "type", "tags", "correlation_id"))
     done = await found.jobs.cancel_all(
         state=data.state,
         name=data.type,
@@ -340,12 +346,13 @@ async def _retry_many(service: Service, name: str, data: RetryMany, progress: On
     now = await found._core.broker.now()
     since = None if data.since is None else parse_moment(data.since, "since", now_ms=now)
     until = None if data.until is None else parse_moment(data.until, "until", now_ms=now)
-    if data.type or data.reason or data.category or data.worker or data.tags or data.correlation_id:
+    if check_filters(data):
         return await _retry_chosen(found, data, since, until, most, progress)
     counted = await found.jobs.search(state=data.state, wire=True, since=since, until=until, limit=1)
     matched = min(counted.matched, most)
+    exact = counted.exact and counted.matched <= most
     if data.dry_run:
-        return RetriedMany(matched=matched, retried=0, dry_run=True)
+        return RetriedMany(matched=matched, exact=exact, retried=0, dry_run=True)
     retried = await found.jobs.retry_all(
         data.state,
         since=since,
@@ -355,7 +362,7 @@ async def _retry_many(service: Service, name: str, data: RetryMany, progress: On
         progress=progress,
     )
     note(retried=retried)
-    return RetriedMany(matched=max(matched, retried), retried=retried, dry_run=False)
+    return RetriedMany(matched=max(matched, retried), exact=exact, retried=retried, dry_run=False)
 
 
 async def _retry_chosen(
@@ -375,6 +382,8 @@ async def _retry_chosen(
         until=until,
         limit=most,
         oldest=True,
+        scan=MAX_READ,
+        count=False,
     )
     retried = 0
     for number, job in enumerate(found.jobs if not data.dry_run else (), 1):
@@ -386,7 +395,8 @@ async def _retry_chosen(
         progress(Progress("retrying", number, len(found.jobs)))
     if not data.dry_run:
         note(retried=retried)
-    return RetriedMany(matched=len(found.jobs), retried=retried, dry_run=data.dry_run)
+    exact = found.exact and found.matched <= len(found.jobs)
+    return RetriedMany(matched=len(found.jobs), exact=exact, retried=retried, dry_run=data.dry_run)
 
 
 @get(
@@ -492,6 +502,19 @@ async def bulk(
     made = service.operations.start(queue, action, caller, work)
     note(operation=made.id)
     return Response(made, status_code=202, headers={"Location": f"/api/v1/operations/{made.id}"})
+
+
+def check_filters(data: msgspec.Struct, names: Sequence[str] = FILTERS) -> bool:
+    """Returns whether a body chooses jobs by more than their time and state.
+
+    Raises:
+        ValidationError: A filter is empty, and would choose all jobs.
+    """
+    given = [name for name in names if getattr(data, name, None) is not None]
+    for name in given:
+        if not getattr(data, name):
+            raise ValidationError(name, "at least one value, or left out for all jobs", getattr(data, name))
+    return bool(given)
 
 
 def _limit(limit: int) -> int:
