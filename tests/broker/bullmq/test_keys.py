@@ -68,6 +68,7 @@ NAMES: list[tuple[str, tuple[str, ...], str]] = [
     ("wake", ("w",), "ox:wake:w"),
     ("layout", (), "ox:partitions"),
     ("dividing", (), "ox:dividing"),
+    ("totals", (), "ox:totals"),
     ("key", ("other",), "other"),
 ]
 

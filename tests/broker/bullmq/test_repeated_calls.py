@@ -160,7 +160,7 @@ class TestRepeatable:
         elsewhere = {"rescue", "sweep", "obliterate", "retry_jobs", "publish", "remove_orphans"}
         elsewhere |= {"expire", "appear"}
         safe |= {"enter_lane", "tend_lanes", "find_in_lanes", "count_lanes", "register", "sweep_ids"}
-        safe |= {"remove_strays", "reseal", "pause_scheduler", "resume_scheduler"}
+        safe |= {"remove_strays", "reseal", "pause_scheduler", "resume_scheduler", "shrink", "keep_mark"}
         assert set(verbs()) == {verb for verb, _ in CALLS} | safe | elsewhere
 
     async def test_update_data_may_be_applied_twice(self, q: Q, whole: Callable[[], Any]) -> None:

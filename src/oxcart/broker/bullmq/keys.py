@@ -335,6 +335,10 @@ class Keys:
         """String: the mark of a client that divides limits among partitions (ours alone, short-lived)."""
         return self.key("ox:dividing")
 
+    def totals(self) -> str:
+        """Hash: the limits of a partitioned queue before they are divided, in partition 0 (ours alone)."""
+        return self.key("ox:totals")
+
     def of_work(self) -> tuple[str, ...]:
         """The keys of which none exists while the queue has nothing to run, to promote or to repair."""
         lists = (self.wait(), self.paused(), self.active(), self.prioritized(), self.delayed())

@@ -115,9 +115,14 @@ class QueueLimits(Limits):
 
     # -- shares of a partition
 
-    async def running(self) -> int:
-        """Returns how many jobs are active."""
-        return int(await self._caller.command("LLEN", self._keys.active()))
+    async def shrink(self, share: int) -> int:
+        """Lowers the limit of jobs at once to a share, or to what runs; returns what it left."""
+        return int(await self._caller.again(load("shrink"), self._keys.meta(), share))
+
+    async def shrink_type(self, name: str, concurrent: int, per_minute: int) -> int:
+        """Lowers the limits of a type to its shares, or to what runs; returns the jobs at once it left."""
+        args = (_TYPE, name, concurrent, per_minute, self._broker.clock.argument, 1)
+        return int(await self._caller.again(load("limit"), self._keys.meta(), *args))
 
     async def window(self, name: str | None) -> tuple[int, int]:
         """Returns the starts in the window of a type, or of all jobs for None; and the ms left of it."""

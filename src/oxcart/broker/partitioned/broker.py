@@ -104,7 +104,9 @@ class PartitionedBroker:
         self.steps = SpreadSteps(spread)
         self.updates = SpreadUpdates(spread)
         self.webhooks = SpreadWebhooks(spread)
+        spread.alone = self.limits.alone
         spread.prepare = self._prepare
+        spread.dismiss = self.limits.dismiss
         spread.arrange = self._arrange
 
     @property
@@ -117,10 +119,10 @@ class PartitionedBroker:
         """The partitions."""
         return self.spread
 
-    async def _prepare(self, layout: Layout) -> None:
+    async def _prepare(self, layout: Layout, strict: bool) -> None:
         """Gives further partitions the settings of the queue, and divides its limits anew."""
         paused = await self.is_paused()
-        await self.limits.prepare(layout)
+        await self.limits.prepare(layout, strict=strict)
         for number in range(self.spread.layout.served, layout.served):
             one = self.spread.broker(number)
             await (one.pause() if paused else one.resume())

@@ -1,8 +1,9 @@
 """The limits of a partitioned queue: each partition has a share, so that the sum is the limit.
 
-No call crosses servers, and the bound holds whatever a partition does. Partitions that get no new jobs have a
-share of one; the others divide the rest. While more jobs run in a partition than its new share, others have
-fewer: workers move the places over as jobs end (`settle`).
+Partition 0 stores the limits themselves. One client at a time divides them, and any can continue. A claim
+asks no other server, and the bound holds whatever a partition does. Partitions without new jobs have a share
+of one; the others divide the rest. While more jobs run in a partition than its new share, others have fewer:
+workers move the places over as jobs end (`settle`).
 """
 
 from __future__ import annotations
@@ -10,139 +11,233 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from oxcart.broker.bullmq.broker import BullMQBroker
+from oxcart.broker.bullmq.scripts import load
 from oxcart.broker.ids import new_id
 from oxcart.broker.partitioned.bulk import SpreadPart
-from oxcart.broker.partitioned.shares import divided, seeds, shares
+from oxcart.broker.partitioned.shares import granted, seeds, shares
+from oxcart.broker.partitioned.spread import PATIENCE
 from oxcart.broker.port.parts import Limits
 from oxcart.broker.port.results import LimitRules
+from oxcart.broker.replies import pairs
+from oxcart.model.errors import BrokerTimeout, OxcartError
 from oxcart.model.partitions import Layout
 
-#: Writes a share in a partition.
-Write = Callable[[BullMQBroker, int], Awaitable[object]]
-#: Ms after which the mark of a client that changes shares ends by itself.
+#: Ms after which the mark of a client that changes limits or the layout ends, unless the client renews it.
 ALONE_MS = 5000
 #: Seconds between attempts to set it.
 AGAIN = 0.05
+#: The fields of the stored limits: that of a type begins with the last. A value is two numbers: how many at
+#: once and 0, how many in how many ms, or how many at once and per minute. "0 0" is a limit under removal.
+CONCURRENCY, RATE, TYPE = "concurrency", "rate", "t:"
 
 
 class SpreadLimits(SpreadPart, Limits):
     """The limits of all partitions together."""
 
     @contextlib.asynccontextmanager
-    async def _alone(self, *, waits: bool = True) -> AsyncIterator[bool]:
-        """Keeps other clients from changing shares: two at once would change their sum.
+    async def alone(self, *, waits: bool = True) -> AsyncIterator[bool]:
+        """Keeps other clients from dividing limits and from changing the layout.
 
         Yields whether it does. A client that was killed keeps others out for five seconds at most.
+
+        Raises:
+            BrokerTimeout: Another client kept this one out for fifteen seconds.
         """
-        first = self._spread.broker(0)
-        key, token, end = first.keys.dividing(), new_id(), time.monotonic() + 1.5 * ALONE_MS / 1000
+        first, token, end = self._spread.broker(0), new_id(), time.monotonic() + 3 * ALONE_MS / 1000
+        key = first.keys.dividing()
         while True:
-            marked = await first.caller.write("SET", key, token, "NX", "PX", ALONE_MS) is not None
-            if marked or not waits or time.monotonic() > end:
+            marked = await first.caller.write("SET", key, token, "NX", "PX", ALONE_MS, timeout=PATIENCE)
+            if marked is not None or not waits:
                 break
+            if time.monotonic() > end:
+                raise BrokerTimeout(f"queue {self._spread.queue}: another client changes its partitions")
             await asyncio.sleep(AGAIN)
+        if marked is None:
+            yield False
+            return
+        renewing = asyncio.create_task(self._renew(token), name="oxcart-dividing")
         try:
-            yield marked
+            yield True
         finally:
-            if marked:
-                await first.caller.write("DEL", key)
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+            with contextlib.suppress(OxcartError):  # the mark ends by itself
+                await self._mark(token, 0)
 
-    async def _divide(
-        self,
-        own: Sequence[int],
-        present: Sequence[int | None],
-        write: Write,
-        running: Sequence[int] | None = None,
-        least: int = 0,
-    ) -> None:
-        """Writes the shares of a limit, those that shrink first: the sum is never above both limits."""
-        if running is not None:
-            own = divided(own, present, running, least)
+    async def _renew(self, token: str) -> None:
+        while True:
+            await asyncio.sleep(ALONE_MS / 3000)
+            with contextlib.suppress(OxcartError):
+                await self._mark(token, ALONE_MS)
 
-        def grows(number: int) -> bool:
-            now = present[number]
-            return now is None or own[number] > now
+    async def _mark(self, token: str, ms: int) -> None:
+        first = self._spread.broker(0)
+        args = ("ox:dividing", token, ms)
+        await first.caller.again(load("keep_mark"), first.keys.meta(), *args, timeout=PATIENCE)
 
-        for number in sorted(range(len(own)), key=grows):
-            if own[number] != present[number]:
-                await write(self._spread.broker(number), own[number])
+    # -- the limits before they are divided
 
-    async def _brokers(self, layout: Layout) -> list[BullMQBroker]:
-        """Returns the brokers of the partitions of a new layout and of the present one."""
-        many = max(layout.served, self._spread.layout.served)
-        return [self._spread.broker(number) for number in range(many)]
+    async def _totals(self) -> dict[str, tuple[int, int]]:
+        first = self._spread.broker(0)
+        stored = pairs(await first.caller.command("HGETALL", first.keys.totals()))
+        found = {}
+        for field, value in stored.items():
+            most, other = value.split()
+            found[field.decode("utf-8", "surrogateescape")] = int(most), int(other)
+        return found
 
-    async def prepare(self, layout: Layout) -> None:
-        """Divides the present limits for a new layout, before the layout is written.
+    async def _store(self, field: str, most: int, other: int = 0) -> None:
+        first = self._spread.broker(0)
+        await first.caller.write("HSET", first.keys.totals(), field, f"{most} {other}")
+
+    async def _forget(self, field: str) -> None:
+        first = self._spread.broker(0)
+        await first.caller.write("HDEL", first.keys.totals(), field)
+
+    # -- division
+
+    async def prepare(self, layout: Layout, *, strict: bool = True) -> None:
+        """Divides the present limits for a new layout, before the layout is written. Called while `alone`.
+
+        Args:
+            layout: The new layout.
+            strict: Refuse a limit that is too low. Otherwise each partition gets a share of one then: it has
+                jobs that must run.
 
         Raises:
             ValidationError: A limit is lower than the number of partitions; nothing has changed.
         """
-        async with self._alone():
-            await self._prepare(layout)
+        many = max(layout.served, self._spread.layout.served)
+        brokers = [self._spread.broker(number) for number in range(many)]
+        await self._divide(brokers, layout, strict=strict)
 
-    async def _prepare(self, layout: Layout) -> None:
-        brokers = await self._brokers(layout)
-        now = self._spread.layout.served
+    async def dismiss(self, layout: Layout, served: int) -> None:
+        """Removes the shares of partitions that were given up, so that they can be used again."""
+        for number in range(layout.served, served):
+            limits = self._spread.broker(number).limits
+            await limits.remove_concurrency()
+            await limits.remove_rate()
+            rules = await limits.rules()
+            for name in rules.types:
+                await limits.set_type(name, 0, 0)
+            if any(rules.keys):
+                await limits.set_keys(0, 0)
 
-        def known(found: Sequence[int | None]) -> list[int | None]:
-            """Without what partitions that were given up still have."""
-            return [one if number < now else None for number, one in enumerate(found)]
+    async def settle(self) -> bool:
+        """Moves shares to partitions that lack them, as jobs end; returns whether all have theirs."""
+        brokers = await self._spread.current()
+        if await self._divide(brokers, self._spread.layout, strict=False, writes=False):
+            return True
+        async with self.alone(waits=False) as alone:
+            if not alone:
+                return False
+            brokers = await self._spread.current()  # it may have changed before the mark
+            return await self._divide(brokers, self._spread.layout, strict=False)
 
-        def own(total: int, field: str, rest: int) -> list[int]:
-            return shares(total, layout, field) + [rest] * (len(brokers) - layout.served)
+    async def _divide(
+        self, brokers: Sequence[BullMQBroker], layout: Layout, *, strict: bool, writes: bool = True
+    ) -> bool:
+        """Gives the partitions their shares of all limits; returns whether all had them.
 
-        present = known(await asyncio.gather(*(one.limits.concurrency() for one in brokers)))
+        A limit that only partitions have, because a peer set it there, is their sum.
+        """
+        served = self._spread.layout.served
+        stored = await self._totals()
+        present = await asyncio.gather(*(one.limits.concurrency() for one in brokers))
         rates = await asyncio.gather(*(one.limits.rate() for one in brokers))
-        most = known([None if one is None else one[0] for one in rates])
-        found = await asyncio.gather(*(one.limits.rules() for one in brokers))
-        rules, keys = [one.types for one in found], found[0].keys
-        concurrency, rate = _total(present), _total(most)
-        at_once = None if concurrency is None else own(concurrency, "concurrency", 0)
-        starts = None if rate is None else own(rate, "rate", 1)
-        types: dict[str, tuple[list[list[int | None]], list[list[int]]]] = {}
-        for name in sorted({name for one in rules[:now] for name in one}):
-            pairs = [one.get(name) for one in rules]
-            before = [known([None if pair is None else pair[at] for pair in pairs]) for at in (0, 1)]
-            field = f"limit of type {name}"
-            after = [
-                own(total, field, 1) if (total := _total(part) or 0) else [0] * len(brokers)
-                for part in before
-            ]
-            types[name] = before, after
-        if at_once is not None:
-            running = await asyncio.gather(*(one.limits.running() for one in brokers))
-            await self._divide(
-                at_once, present, lambda one, share: one.limits.set_concurrency(share), running
-            )
-        if starts is not None:
-            per_ms = next(one[1] for one in rates if one is not None)
-            await self._seed(brokers, starts, most, None)
-            await self._divide(starts, most, lambda one, share: one.limits.set_rate(share, per_ms))
-        for name, (before, after) in types.items():
-            if any(after[1]):
-                await self._seed(brokers, after[1], before[1], name)
-            await self._divide_type(name, brokers, after[0], before[0], after[1])
-        for number, one in enumerate(found):
-            if one.keys != keys:
-                await brokers[number].limits.set_keys(*keys)
-        await self._clear(brokers[now:] if concurrency is None else brokers[layout.served :], "concurrency")
-        await self._clear(brokers[now:] if rate is None else brokers[layout.served :], "rate")
-        for number in range(now, len(brokers)):
-            for name in rules[number]:
-                if name not in types:
-                    await brokers[number].limits.set_type(name, 0, 0)
+        rules = await asyncio.gather(*(one.limits.rules() for one in brokers))
+        types = [one.types for one in rules]
+        wanted = {
+            field: total for field, total in _sums_of(present, rates, types, served).items() if any(total)
+        }
+        wanted |= stored
 
-    async def _clear(self, brokers: Sequence[BullMQBroker], field: str) -> None:
-        """Removes a limit of partitions that were given up: it would bound them when they are used again."""
-        for one in brokers:
-            if field == "rate":
-                await one.limits.remove_rate()
-            else:
-                await one.limits.remove_concurrency()
+        def own(total: int, field: str, rest: int = 1) -> list[int]:
+            if not total:
+                return [0] * len(brokers)
+            found = shares(total if strict else max(total, layout.served), layout, field)
+            return found + [rest] * (len(brokers) - layout.served)
+
+        at_once = own(wanted.get(CONCURRENCY, (0, 0))[0], "concurrency", 0)
+        starts, per_ms = own(wanted.get(RATE, (0, 0))[0], "rate"), wanted.get(RATE, (0, 0))[1]
+        names = {field[len(TYPE) :] for field in wanted if field.startswith(TYPE)}
+        names |= {name for one in types for name in one}
+        of_type = {
+            name: [own(one, f"limit of type {name}") for one in wanted.get(TYPE + name, (0, 0))]
+            for name in sorted(names)
+        }
+        is_bounded, is_rated = any(at_once), any(starts)
+        pending = [
+            list(present) != (at_once if is_bounded else [None] * len(brokers)),
+            list(rates) != ([(one, per_ms) for one in starts] if is_rated else [None] * len(brokers)),
+            *(
+                [one.get(name, (0, 0)) for one in types] != list(zip(*both, strict=True))
+                for name, both in of_type.items()
+            ),
+            any(one.keys != rules[0].keys for one in rules),
+            any(not any(total) for total in stored.values()),
+        ]
+        if not writes:
+            return not any(pending)
+        for field, total in wanted.items():
+            if field not in stored:
+                await self._store(field, *total)
+        if pending[0]:
+            await self._divide_concurrency(brokers, at_once, present)
+        if pending[1]:
+            await self._divide_rate(brokers, starts, per_ms, rates)
+        for waits, (name, both) in zip(pending[2:], of_type.items(), strict=False):
+            if waits:
+                await self._divide_type(name, brokers, both[0], both[1], types)
+        for broker, rule in zip(brokers, rules, strict=True):
+            if rule.keys != rules[0].keys:
+                await broker.limits.set_keys(*rules[0].keys)
+        for field, total in stored.items():
+            if not any(total):
+                await self._forget(field)
+        return not any(pending)
+
+    async def _divide_concurrency(
+        self, brokers: Sequence[BullMQBroker], own: Sequence[int], present: Sequence[int | None]
+    ) -> None:
+        """Writes shares of the jobs at once. Partitions shrink first, others get what that leaves.
+
+        So the sum of shares, and of what runs, is never above the limit.
+        """
+        if not any(own):
+            for broker, share in zip(brokers, present, strict=True):
+                if share is not None:
+                    await broker.limits.remove_concurrency()
+            return
+        left = await asyncio.gather(
+            *(broker.limits.shrink(share) for broker, share in zip(brokers, own, strict=True))
+        )
+        found = granted(own, left)
+        for number in sorted(range(len(own)), key=lambda number: found[number] > left[number]):
+            if found[number] != left[number]:
+                await brokers[number].limits.set_concurrency(found[number])
+
+    async def _divide_rate(
+        self,
+        brokers: Sequence[BullMQBroker],
+        own: Sequence[int],
+        per_ms: int,
+        rates: Sequence[tuple[int, int] | None],
+    ) -> None:
+        """Writes shares of the starts per time, those that shrink first."""
+        if not any(own):
+            for broker, rate in zip(brokers, rates, strict=True):
+                if rate is not None:
+                    await broker.limits.remove_rate()
+            return
+        present = [one[0] if one is not None and one[1] == per_ms else None for one in rates]
+        await self._seed(brokers, own, present, None)
+        for number in sorted(range(len(own)), key=lambda number: _grows(own[number], present[number])):
+            if own[number] != present[number]:
+                await brokers[number].limits.set_rate(own[number], per_ms)
 
     async def _seed(
         self,
@@ -152,6 +247,8 @@ class SpreadLimits(SpreadPart, Limits):
         name: str | None,
     ) -> None:
         """Counts starts of a window, of a type or of all jobs, in partitions that grow."""
+        if not any(present):
+            return  # a new limit: nothing was counted yet
         windows = await asyncio.gather(*(one.limits.window(name) for one in brokers))
         left_ms = max(left for _, left in windows)
         counts = seeds(own, present, [used for used, _ in windows]) if left_ms > 0 else []
@@ -164,87 +261,74 @@ class SpreadLimits(SpreadPart, Limits):
         name: str,
         brokers: Sequence[BullMQBroker],
         own: Sequence[int],
-        present: Sequence[int | None],
         starts: Sequence[int],
+        types: Sequence[dict[str, tuple[int, int]]],
     ) -> None:
-        """Writes the shares of the limits of a type, those that shrink first.
+        """Writes shares of the limits of a type. Partitions shrink first, others get what that leaves.
 
         A share of zero is no limit: a partition that has to wait for its places gets one of them at once.
         """
+        before = [one.get(name) for one in types]
+        if any(starts):
+            await self._seed(brokers, starts, [one[1] if one else None for one in before], name)
         if any(own):
-            usage = await asyncio.gather(*(one.limits.usage_of_type(name) for one in brokers))
-            own = divided(own, present, [running for running, _, _ in usage], 1)
+            least = [
+                await broker.limits.shrink_type(name, *both)
+                for broker, *both in zip(brokers, own, starts, strict=True)
+            ]
+            found = [max(1, share) for share in granted(own, least)]
+        else:
+            least = found = [0] * len(brokers)
+        for number in sorted(range(len(own)), key=lambda number: found[number] > least[number]):
+            if any(own) or before[number] is not None or starts[number]:
+                await brokers[number].limits.set_type(name, found[number], starts[number])
 
-        def grows(number: int) -> bool:
-            before = present[number]
-            return bool(before is None or (before and not own[number]) or own[number] > before > 0)
-
-        for number in sorted(range(len(own)), key=grows):
-            await brokers[number].limits.set_type(name, own[number], starts[number])
-
-    async def settle(self) -> bool:
-        """Moves shares to partitions that lack them, as jobs end; returns whether all have theirs."""
-        brokers, layout = await self._spread.current(), self._spread.layout
-        if await self._settled(brokers, layout, writes=False):
-            return True
-        async with self._alone(waits=False) as alone:
-            return alone and await self._settled(brokers, layout, writes=True)
-
-    async def _settled(self, brokers: Sequence[BullMQBroker], layout: Layout, *, writes: bool) -> bool:
-        present = await asyncio.gather(*(one.limits.concurrency() for one in brokers))
-        total, done = _total(present), True
-        if total is not None and total >= layout.served:
-            own = shares(total, layout)
-            done = list(present) == own
-            if writes and not done:
-                running = await asyncio.gather(*(one.limits.running() for one in brokers))
-                await self._divide(
-                    own, present, lambda one, share: one.limits.set_concurrency(share), running
-                )
-        rules = [one.types for one in await asyncio.gather(*(one.limits.rules() for one in brokers))]
-        for name in sorted({name for one in rules for name in one}):
-            pairs = [one.get(name, (0, 0)) for one in rules]
-            at_once: list[int | None] = [pair[0] for pair in pairs]
-            most = _total(at_once) or 0
-            if most < layout.served or not all(at_once):
-                continue
-            own = shares(most, layout)
-            if at_once != own:
-                done = False
-                if writes:
-                    await self._divide_type(name, brokers, own, at_once, [pair[1] for pair in pairs])
-        return done
+    # -- settings
 
     async def set_concurrency(self, most: int) -> int:
-        brokers, layout = await self._spread.current(), self._spread.layout
-        own = shares(most, layout)
-        async with self._alone():
+        async with self.alone():
+            brokers, layout = await self._spread.current(), self._spread.layout
+            own = shares(most, layout)
             present = await asyncio.gather(*(one.limits.concurrency() for one in brokers))
-            running = await asyncio.gather(*(one.limits.running() for one in brokers))
-            await self._divide(own, present, lambda one, share: one.limits.set_concurrency(share), running)
+            await self._store(CONCURRENCY, most)
+            await self._divide_concurrency(brokers, own, present)
         return int(_total(present) is None)
 
     async def concurrency(self) -> int | None:
+        most = (await self._totals()).get(CONCURRENCY)
+        if most is not None:
+            return most[0] or None
         return _total(await self._spread.each(lambda one: one.limits.concurrency()))
 
     async def remove_concurrency(self) -> int:
-        return max(await self._spread.each(lambda one: one.limits.remove_concurrency()))
+        async with self.alone():
+            await self._store(CONCURRENCY, 0)
+            found = await self._spread.anywhere(lambda one: one.limits.remove_concurrency())
+            await self._forget(CONCURRENCY)
+        return max(found.values())
 
     async def set_rate(self, most: int, duration_ms: int) -> int:
-        brokers, layout = await self._spread.current(), self._spread.layout
-        own = shares(most, layout)
-        async with self._alone():
+        async with self.alone():
+            brokers, layout = await self._spread.current(), self._spread.layout
+            own = shares(most, layout)
             rates = await asyncio.gather(*(one.limits.rate() for one in brokers))
-            present = [one[0] if one is not None and one[1] == duration_ms else None for one in rates]
-            await self._divide(own, present, lambda one, share: one.limits.set_rate(share, duration_ms))
+            await self._store(RATE, most, duration_ms)
+            await self._divide_rate(brokers, own, duration_ms, rates)
         return 2 * int(all(one is None for one in rates))
 
     async def rate(self) -> tuple[int, int] | None:
+        stored = (await self._totals()).get(RATE)
+        if stored is not None:
+            return stored if stored[0] else None
         rates = [one for one in await self._spread.each(lambda one: one.limits.rate()) if one is not None]
         return (sum(most for most, _ in rates), rates[0][1]) if rates else None
 
     async def remove_rate(self) -> int:
-        return max(await self._spread.each(lambda one: one.limits.remove_rate()))
+        async with self.alone():
+            await self._store(RATE, 0)
+            found = await self._spread.anywhere(lambda one: one.limits.remove_rate())
+            await self._forget(RATE)
+        return max(found.values())
 
     async def hold(self, duration_ms: int) -> None:
         await self._spread.each(lambda one: one.limits.hold(duration_ms))
@@ -259,14 +343,16 @@ class SpreadLimits(SpreadPart, Limits):
         return min(await self._spread.each(lambda one: one.limits.wait_ms(most)))
 
     async def set_type(self, name: str, concurrent: int, per_minute: int) -> None:
-        brokers, layout = await self._spread.current(), self._spread.layout
-        none = [0] * layout.served
-        at_once = shares(concurrent, layout, "concurrent") if concurrent else none
-        starts = shares(per_minute, layout, "per_minute") if per_minute else none
-        async with self._alone():
-            rules = await asyncio.gather(*(one.limits.rules() for one in brokers))
-            present = [pair[0] if (pair := one.types.get(name)) else None for one in rules]
-            await self._divide_type(name, brokers, at_once, present, starts)
+        async with self.alone():
+            brokers, layout = await self._spread.current(), self._spread.layout
+            none = [0] * layout.served
+            at_once = shares(concurrent, layout, "concurrent") if concurrent else none
+            starts = shares(per_minute, layout, "per_minute") if per_minute else none
+            types = [one.types for one in await asyncio.gather(*(one.limits.rules() for one in brokers))]
+            await self._store(TYPE + name, concurrent, per_minute)
+            await self._divide_type(name, brokers, at_once, starts, types)
+            if not concurrent and not per_minute:
+                await self._forget(TYPE + name)
 
     async def set_keys(self, concurrent: int, per_minute: int) -> None:
         # Jobs of one key share a partition.
@@ -279,6 +365,10 @@ class SpreadLimits(SpreadPart, Limits):
             for name, (concurrent, per_minute) in part.types.items():
                 before = types.get(name, (0, 0))
                 types[name] = before[0] + concurrent, before[1] + per_minute
+        for field, total in (await self._totals()).items():
+            if field.startswith(TYPE):
+                types[field[len(TYPE) :]] = total
+        types = {name: total for name, total in types.items() if any(total)}
         return LimitRules(types, parts[0].keys)
 
     async def usage_of_type(self, name: str) -> tuple[int, int, int]:
@@ -296,3 +386,25 @@ def _sums(parts: Sequence[tuple[int, int, int]]) -> tuple[int, int, int]:
 def _total(present: Sequence[int | None]) -> int | None:
     known = [one for one in present if one is not None]
     return sum(known) if known else None
+
+
+def _grows(share: int, present: int | None) -> bool:
+    return present is None or share > present
+
+
+def _sums_of(
+    present: Sequence[int | None],
+    rates: Sequence[tuple[int, int] | None],
+    types: Sequence[dict[str, tuple[int, int]]],
+    served: int,
+) -> dict[str, tuple[int, int]]:
+    """Returns the limits as the sums of the shares of the partitions that are served."""
+    known = [one for one in rates[:served] if one is not None]
+    found = {
+        CONCURRENCY: (_total(present[:served]) or 0, 0),
+        RATE: (sum(most for most, _ in known), known[0][1]) if known else (0, 0),
+    }
+    for name in {name for one in types[:served] for name in one}:
+        both = [one.get(name, (0, 0)) for one in types[:served]]
+        found[TYPE + name] = sum(one for one, _ in both), sum(one for _, one in both)
+    return found

@@ -22,35 +22,24 @@ def shares(total: int, layout: Layout, field: str = "most") -> list[int]:
     return own + [1] * (layout.served - layout.size)
 
 
-def divided(
-    own: Sequence[int], present: Sequence[int | None], running: Sequence[int], least: int = 0
-) -> list[int]:
-    """Returns the shares that hold now: their sum is that of ``own``.
+def granted(own: Sequence[int], left: Sequence[int]) -> list[int]:
+    """Returns the shares that hold now: their sum is that of ``own`` at most.
 
-    A partition in which more jobs run than its share keeps the places of these, as far as they are within its
-    present share. Others get so many fewer.
+    A partition keeps what it was left for the jobs that it runs; others get so many fewer.
 
     Args:
         own: The shares when nothing runs.
-        present: The present shares; None for none.
-        running: How many jobs run in each partition.
-        least: The lowest share.
+        left: The shares after each partition shrank to its own, or to the jobs that it runs.
     """
-    beyond = [
-        max(0, (many if now is None else min(now, many)) - share)
-        for share, now, many in zip(own, present, running, strict=True)
-    ]
-    found = [share + more for share, more in zip(own, beyond, strict=True)]
-    debt = sum(beyond)
-    for number in reversed(range(len(found))):
-        if not beyond[number]:
-            less = max(0, min(debt, own[number] - max(running[number], least)))
-            found[number] -= less
-            debt -= less
+    found, room = list(left), sum(own) - sum(left)
     for number in reversed(range(len(found))):  # more runs than the limit permits: it ends by itself
-        less = min(debt, beyond[number])
+        less = max(0, min(-room, found[number] - own[number]))
         found[number] -= less
-        debt -= less
+        room += less
+    for number, share in enumerate(own):
+        more = max(0, min(room, share - found[number]))
+        found[number] += more
+        room -= more
     return found
 
 

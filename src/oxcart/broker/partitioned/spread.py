@@ -8,6 +8,7 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 import msgspec
@@ -88,8 +89,12 @@ class Spread:
         self.layout = Layout(0, size, size, servers=len(self._servers))
         #: The partitions of jobs whose id does not lead there, until they are added.
         self.placed: dict[str, int] = {}
-        #: Prepares the partitions of a new layout before it is written.
-        self.prepare: Callable[[Layout], Awaitable[None]] | None = None
+        #: Keeps other clients from changing the layout and from dividing limits.
+        self.alone: Callable[[], AbstractAsyncContextManager[object]] = contextlib.nullcontext
+        #: Prepares the partitions of a new layout before it is written; refuses if the second is set.
+        self.prepare: Callable[[Layout, bool], Awaitable[None]] | None = None
+        #: Cleans the partitions behind those of a new layout, up to a number, once it is written.
+        self.dismiss: Callable[[Layout, int], Awaitable[None]] | None = None
         #: Moves schedules and shares of limits to where the layout wants them.
         self.arrange: Callable[[], Awaitable[bool]] | None = None
         #: The sizes of all versions.
@@ -348,21 +353,33 @@ class Spread:
             BrokerError: Partition 0 could not be reached; nothing has changed.
         """
         check_partitions(size)
-        while True:
-            await self._newest()
-            if self.layout.size == size:
-                return self.layout
-            wanted = self.layout.resized(size, await self.broker(0).now())
-            if self.prepare is not None:
-                await self.prepare(wanted)
-            decided = await self._write(wanted)
-            self._learn({decided.version: decided})
-            if decided == wanted:
-                try:
-                    await self.settle()
-                except OxcartError as error:  # workers try again
-                    log.warning("queue %s: schedules or limits could not move yet: %s", self.queue, error)
-                return self.layout
+        async with self.alone():
+            while True:
+                await self._newest()
+                if self.layout.size == size:
+                    return self.layout
+                wanted = self.layout.resized(size, await self.broker(0).now())
+                if await self._change(wanted):
+                    break
+        try:
+            await self.settle()
+        except (OxcartError, TimeoutError) as error:  # workers try again
+            log.warning("queue %s: schedules or limits could not move yet: %s", self.queue, error)
+        return self.layout
+
+    async def _change(self, wanted: Layout, *, strict: bool = True) -> bool:
+        """Writes a new layout when its partitions are prepared; returns whether it is the layout now."""
+        served = self.layout.served
+        if self.prepare is not None:
+            await self.prepare(wanted, strict)
+        decided = await self._write(wanted)
+        self._learn({decided.version: decided})
+        if decided == wanted and self.dismiss is not None and wanted.served < served:
+            try:
+                await self.dismiss(wanted, served)
+            except OxcartError as error:  # the next layout with these partitions does it
+                log.warning("queue %s: could not clean retired partitions: %s", self.queue, error)
+        return decided == wanted
 
     async def retire(self, *, least_age_ms: int = 0) -> Layout:
         """Gives up the partitions that get no new jobs; returns the layout.
@@ -373,29 +390,31 @@ class Spread:
         Raises:
             PartitionNotEmpty: One of them has jobs or schedules; nothing has changed.
         """
-        while True:
-            await self._newest()
-            layout = self.layout
-            now = await self.broker(0).now()
-            if layout.served == layout.size or now - layout.at_ms < least_age_ms:
-                return layout
-            await self.settle()  # schedules leave these partitions
-            left: dict[int, int] = {}
-            for number in range(layout.size, layout.served):
-                broker = self.broker(number)
-                counts = await broker.counts_over_lanes()
-                if many := sum(counts.values()) + await broker.schedules.count():
-                    left[number] = many
-            if left:
-                raise PartitionNotEmpty(self.queue, left)
-            wanted = layout.retired(now)
-            if self.prepare is not None:  # while the sum of the limits includes these partitions
-                with contextlib.suppress(ValidationError):
-                    await self.prepare(wanted)
-            decided = await self._write(wanted)
-            self._learn({decided.version: decided})
-            if decided == wanted:
-                return self.layout
+        await self._newest()
+        if await self._is_kept(least_age_ms):
+            return self.layout
+        await self.settle()  # schedules leave these partitions
+        async with self.alone():
+            while True:
+                await self._newest()
+                if await self._is_kept(least_age_ms):
+                    return self.layout
+                left: dict[int, int] = {}
+                for number in range(self.layout.size, self.layout.served):
+                    broker = self.broker(number)
+                    counts = await broker.counts_over_lanes()
+                    if many := sum(counts.values()) + await broker.schedules.count():
+                        left[number] = many
+                if left:
+                    raise PartitionNotEmpty(self.queue, left)
+                wanted = self.layout.retired(await self.broker(0).now())
+                if await self._change(wanted, strict=False):
+                    return self.layout
+
+    async def _is_kept(self, least_age_ms: int) -> bool:
+        """Returns whether there is nothing to give up, or the layout is too young for it."""
+        layout, now = self.layout, await self.broker(0).now()
+        return layout.served == layout.size or now - layout.at_ms < least_age_ms
 
     async def reclaim(self) -> Layout:
         """Takes partitions that were given up back, if jobs were added to them since; returns the layout.
@@ -412,13 +431,13 @@ class Spread:
         ]
         if not late:
             return layout
-        wanted = layout.reclaimed(max(late) + 1, await self.broker(0).now())
-        if self.prepare is not None:
-            # A limit that is too low to be divided: each of them still has its share of one.
-            with contextlib.suppress(ValidationError):
-                await self.prepare(wanted)
-        decided = await self._write(wanted)
-        self._learn({decided.version: decided})
+        async with self.alone():
+            await self._newest()
+            if max(late) < self.layout.served:
+                return self.layout
+            wanted = self.layout.reclaimed(max(late) + 1, await self.broker(0).now())
+            # A limit that is too low to be divided: each partition gets a share of one.
+            await self._change(wanted, strict=False)
         names = ", ".join(self.broker(number).queue for number in late)
         log.warning("queue %s: a producer with an old layout added jobs to %s", self.queue, names)
         return self.layout

@@ -2,8 +2,9 @@
 --
 -- KEYS[1]  meta
 -- ARGV     1 "", 2 "", 3 "t" or "k", 4 the type or "", 5 how many at once, 6 how many per minute (0 for unlimited;
---          both 0 remove the limit), 7 now or "" (time.lua)
--- Returns  1
+--          both 0 remove the limit), 7 now or "" (time.lua), 8 "1" to shrink the limit of a type in a partition: like
+--          shrink.lua, but at least to 1, because 0 is no limit
+-- Returns  how many at once it left
 -- Keeps    jobs that already run count. Buckets that hold jobs back are checked next
 -- include: base gate insert buckets groups limiting lanes
 
@@ -14,6 +15,8 @@ local rule = { tonumber(ARGV[5]), tonumber(ARGV[6]) }
 local known = call("HGET", KEYS[1], "ox:limits")
 local rules = known and rules_of(known) or { t = {}, k = { 0, 0 } }
 local first, last
+local before = kind == "t" and rules.t[name] or { 0, 0 }
+local running = 0
 if kind == "t" then
   rules.t[name] = (rule[1] > 0 or rule[2] > 0) and rule or nil
   first, last = "t:" .. name .. "\n", "t:" .. name .. "\011"
@@ -21,7 +24,6 @@ else
   rules.k = rule
   first, last = "k:", "k;"
 end
-call("HSET", KEYS[1], "ox:limits", cjson.encode(rules))
 
 -- The jobs in `active` occupy the places.
 call("ZREMRANGEBYLEX", PLACES, "[" .. first, "(" .. last)
@@ -35,16 +37,29 @@ if rule[1] > 0 then
       local job = redis.pcall("HMGET", prefix .. id, "name", "ox:limit")
       if kind == "t" and job[1] == name then
         call("ZADD", PLACES, 0, "t:" .. name .. "\n" .. name_of(prefix, id))
+        running = running + 1
       elseif kind == "k" and job[2] and not string.find(job[2], "%c") then
         call("ZADD", PLACES, 0, "k:" .. job[2] .. "\n" .. name_of(prefix, id))
       end
     end
   end
 end
+if ARGV[8] == "1" and rule[1] > 0 then
+  local bound = before[1] > 0 and before[1] or running
+  if bound <= rule[1] then
+    rule[1] = math.max(1, bound)
+  else
+    rule[1] = math.max(rule[1], math.min(running, bound))
+  end
+  if before[2] > 0 and rule[2] > 0 then
+    rule[2] = math.min(before[2], rule[2])
+  end
+end
+call("HSET", KEYS[1], "ox:limits", cjson.encode(rules))
 for _, bucket in ipairs(call("ZRANGE", OPENING, 0, -1)) do
   if bucket == kind .. ":" .. name or (kind == "k" and string.sub(bucket, 1, 2) == "k:") then
     call("ZADD", OPENING, time_of(ARGV[7]), bucket)
   end
 end
 open_due(read_gate(P), tonumber(time_of(ARGV[7])), 20)
-return 1
+return rule[1]
