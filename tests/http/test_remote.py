@@ -465,3 +465,28 @@ async def test_many_jobs_go_to_a_server_of_an_earlier_version(
         made = await remote.add_many([("t", number) for number in range(3)])
     assert [one.created for one in made] == [True] * 3
     assert (await queue.counts())["waiting"] == 3
+
+
+async def test_dead_letters_are_counted_by_an_observer(
+    queue: Queue, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @queue.job(attempts=1)
+    async def bad() -> None:
+        raise ConnectionError("no answer 42")
+
+    jobs = await queue.add_many([("bad", None)] * 3, tags={"team": "a"})
+    async with Worker(queue).running():
+        for job in jobs:
+            with pytest.raises(JobFailed):
+                await job.result(30)
+    client = await serve(queue, tokens={KEY: "observer"})
+    monkeypatch.setenv("OXCART_API_KEY", KEY)
+    async with Queue("q", url=str(client.base_url)) as remote:
+        letters = remote.dead_letters
+        assert await letters.count() == 3
+        assert await letters.count(name="bad", tags={"team": "a"}, newer_than="1h") == 3
+        assert await letters.count(older_than="1h") == 0
+        assert await letters.count(tags={"team": "b"}) == 0
+        assert len(await letters.list(newer_than="1h", limit=2)) == 2
+        with pytest.raises(NotSupported):
+            await letters.count(permanent=True)

@@ -62,7 +62,8 @@ class DeadPage(msgspec.Struct, kw_only=True):
     """Dead letters, newest first."""
 
     jobs: list[values.JobBody]
-    count: int
+    count: Annotated[int, Meta(description="How many dead letters this page has.")]
+    matched: Annotated[int | None, Meta(description="How many match, with counted=true.")] = None
 
 
 @get(
@@ -83,18 +84,30 @@ async def dead_letters(
     ] = None,
     tag: Tag = None,
     correlation_id: FromQuery[str | None] = None,
+    older_than: Annotated[
+        str | None, QueryParameter(description="Only those that ended so long ago or longer: 2h.")
+    ] = None,
+    newer_than: Annotated[
+        str | None, QueryParameter(description="Only those that ended within this time: 2h.")
+    ] = None,
     limit: FromQuery[int] = 100,
+    counted: Annotated[bool, QueryParameter(description="Whether to count all that match.")] = False,
 ) -> DeadPage:
     """Lists jobs that used up their attempts or their lifetime."""
-    found = await service.queue(name).dead_letters.list(
-        limit=values.check_page_size(limit, MAX_PAGE),
-        name=job_type,
-        category=category,
-        reason=reason,
-        tags=tags_of(tag),
-        correlation_id=correlation_id,
-    )
-    return DeadPage(jobs=[values.job_body(job, name) for job in found], count=len(found))
+    which: Which = {
+        "name": job_type,
+        "category": category,
+        "reason": reason,
+        "tags": tags_of(tag),
+        "correlation_id": correlation_id,
+        "older_than": _seconds(older_than, "older_than"),
+        "newer_than": _seconds(newer_than, "newer_than"),
+    }
+    letters = service.queue(name).dead_letters
+    found = await letters.list(limit=values.check_page_size(limit, MAX_PAGE), **which)
+    matched = await letters.count(**which) if counted else None
+    jobs = [values.job_body(job, name) for job in found]
+    return DeadPage(jobs=jobs, count=len(found), matched=matched)
 
 
 @post(

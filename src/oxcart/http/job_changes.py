@@ -38,7 +38,7 @@ class Signal(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Signalled(msgspec.Struct):
-    """What became of a signal."""
+    """Whether a signal woke its job."""
 
     woken: Annotated[bool, Meta(description="Whether the job waited for it; otherwise it is kept.")]
 

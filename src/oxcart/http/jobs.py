@@ -59,7 +59,7 @@ async def submit(
 @post(
     "/api/v1/jobs/batch",
     summary="Add up to 1000 jobs",
-    responses=answers(400, 413, ok=(201, values.BatchAnswer, "What became of each job.")),
+    responses=answers(400, 413, ok=(201, values.BatchAnswer, "The result of each job.")),
     opt=SUBMIT,
 )
 async def submit_batch(

@@ -64,7 +64,7 @@ class OpenStreams:
                 log.exception("could not check the callers of open streams, trying again")
 
     async def _look(self) -> None:
-        # Streams of one key or session need one check: a session is told from another by its token.
+        # Streams of one key or session need one check. Sessions of one key differ by their token.
         known: dict[Caller, bool] = {}
         for mailbox, (caller, connection) in list(self._open.items()):
             if caller not in known:

@@ -105,7 +105,7 @@ class CancelMany(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CancelledMany(msgspec.Struct, kw_only=True):
-    """What became of the jobs."""
+    """How many jobs were cancelled, asked to stop and refused."""
 
     matched: int
     cancelled: int
@@ -273,7 +273,7 @@ async def obliterate(
     status_code=200,
     responses=answers(
         404,
-        ok=(200, CancelledMany, "What became of them."),
+        ok=(200, CancelledMany, "How many were cancelled."),
         also=(202, Operation, "The operation that goes on in the background."),
     ),
     opt=OPERATE,

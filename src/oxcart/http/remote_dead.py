@@ -30,6 +30,7 @@ def _remote(queue: Any) -> RemoteQueue:
 
 class _Letters(msgspec.Struct):
     jobs: list[JobBody]
+    matched: int | None = None
 
 
 class RemoteDeadLetters(DeadLetters):
@@ -43,22 +44,18 @@ class RemoteDeadLetters(DeadLetters):
         """Returns dead letters, newest first.
 
         Raises:
-            NotSupported: ``oldest``, or a filter by time or ``permanent``.
+            NotSupported: ``oldest``, or a filter by ``since``, ``until`` or ``permanent``.
         """
-        known = {"name", "category", "reason", "tags", "correlation_id"}
-        if oldest or which.keys() - known:
-            raise unsupported("dead_letters", "oldest, and filters by time and permanent")
-        tags = which.get("tags") or {}
-        params = chosen(
-            limit=limit,
-            type=texts(which.get("name")),
-            category=texts(which.get("category")),
-            reason=which.get("reason"),
-            tag=[f"{key}={value}" for key, value in tags.items()],
-            correlation_id=which.get("correlation_id"),
-        )
+        if oldest:
+            raise unsupported("dead_letters", "oldest first")
+        return [job_of(body) for body in (await self._read(which, limit)).jobs]
+
+    async def _read(self, which: Which, limit: int, **more: Any) -> _Letters:
+        given = _known(which)
+        tags = given.pop("tags", {})
+        params = chosen(limit=limit, tag=[f"{key}={value}" for key, value in tags.items()], **given, **more)
         answer = await _remote(self._queue).client.send("GET", self._path, params=params)
-        return [job_of(body) for body in msgspec.json.decode(answer.content, type=_Letters).jobs]
+        return msgspec.json.decode(answer.content, type=_Letters)
 
     async def _call(
         self, method: str, job_id: str, rest: str = "", body: Any = None, **params: Any
@@ -72,8 +69,14 @@ class RemoteDeadLetters(DeadLetters):
             raise
 
     async def count(self, **which: Unpack[Which]) -> int:
-        """Returns how many dead letters there are, at most 10 000."""
-        return (await self.purge_all(dry_run=True, **which)).matched
+        """Returns how many dead letters there are.
+
+        Raises:
+            NotSupported: A filter by ``since``, ``until`` or ``permanent``.
+        """
+        matched = (await self._read(which, 1, counted=True)).matched
+        # A server of an earlier version counts only as a dry run, which needs an admin.
+        return (await self.purge_all(dry_run=True, **which)).matched if matched is None else matched
 
     async def get(self, job_id: str, *, permanent: bool = False) -> Job:
         """Returns a dead letter, without its payload.
@@ -130,28 +133,30 @@ class RemoteDeadLetters(DeadLetters):
         return await self._many("purge", chosen(dry_run=dry_run, limit=limit), which)
 
     async def _many(self, verb: str, body: dict[str, Any], which: Which) -> DeadDone:
-        given: dict[str, Any] = dict(which)
-        if given.keys() - {
-            "name",
-            "category",
-            "reason",
-            "tags",
-            "correlation_id",
-            "older_than",
-            "newer_than",
-        }:
-            raise unsupported("dead_letters", "rate, since, until and permanent for dead letters")
-        body |= chosen(
-            type=texts(given.get("name")),
-            category=texts(given.get("category")),
-            reason=given.get("reason"),
-            tags=dict(given.get("tags") or {}),
-            correlation_id=given.get("correlation_id"),
-            older_than=span(given.get("older_than"), "older_than"),
-            newer_than=span(given.get("newer_than"), "newer_than"),
-        )
+        body |= _known(which)
         client = _remote(self._queue).client
         found = await client.call("POST", f"{self._path}/{verb}", dict[str, Any], body, extra=60)
         return DeadDone(
             matched=found["matched"], done=found["changed"], ids=found["ids"], dry_run=found["dry_run"]
         )
+
+
+def _known(which: Which) -> dict[str, Any]:
+    """Returns the filters of a request.
+
+    Raises:
+        NotSupported: The API lacks one.
+    """
+    given: dict[str, Any] = dict(which)
+    names = {"name", "category", "reason", "tags", "correlation_id", "older_than", "newer_than"}
+    if given.keys() - names:
+        raise unsupported("dead_letters", "since, until and permanent for dead letters")
+    return chosen(
+        type=texts(given.get("name")),
+        category=texts(given.get("category")),
+        reason=given.get("reason"),
+        tags=dict(given.get("tags") or {}),
+        correlation_id=given.get("correlation_id"),
+        older_than=span(given.get("older_than"), "older_than"),
+        newer_than=span(given.get("newer_than"), "newer_than"),
+    )

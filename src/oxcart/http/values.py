@@ -129,7 +129,7 @@ class Batch(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BatchResult(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What became of one job of a batch."""
+    """The result of one job of a batch."""
 
     index: int
     success: bool
@@ -138,7 +138,7 @@ class BatchResult(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 class BatchAnswer(msgspec.Struct, kw_only=True):
-    """What became of a batch."""
+    """The results of a batch."""
 
     total: int
     accepted: int

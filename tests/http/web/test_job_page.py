@@ -13,6 +13,7 @@ from oxcart.http.web import failures
 from oxcart.http.web.copies import as_curl, as_python
 from tests.conftest import MakeQueue
 from tests.http.conftest import Serve
+from tests.servers import free_port
 
 KEPT = ("attempts", "backoff", "delay", "lifetime", "timeout", "tags", "correlation_id", "limit_key", "lifo")
 
@@ -85,3 +86,17 @@ async def test_a_cause_that_was_not_counted_whole_says_at_least(
     assert "at least" not in (await client.get("/failures")).text
     monkeypatch.setattr(failures, "SCAN", 5)
     assert "at least" in (await client.get("/failures")).text
+
+
+async def test_a_queue_that_cannot_be_read_leaves_the_page_of_a_job(
+    make_queue: MakeQueue, serve: Serve
+) -> None:
+    emails, video = make_queue("emails"), make_queue("video")
+    far = Queue("far", url=f"redis://127.0.0.1:{free_port()}")
+    one = await emails.add("send", correlation_id="order-7")
+    other = await video.add("render", correlation_id="order-7")
+    client = await serve(emails, far, video)
+    page = await client.get(f"/job?queue=emails&id={one.id}")
+    assert page.status_code == 200
+    assert f"queue=video&amp;id={other.id}" in page.text
+    await far.close()

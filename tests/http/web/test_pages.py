@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from oxcart import Abilities, Graph, Queue, RunningJob, Target, Worker
+from oxcart.http.web.flow import CLIMB
 from oxcart.http.web.page import link
 from oxcart.http.web.schedules import missed
 from oxcart.model.schedule import Schedule, Scheduler
@@ -427,3 +428,16 @@ async def test_a_file_is_sent_once(queue: Queue, serve: Serve) -> None:
     again = await client.get("/static/oxcart.css", headers={"If-None-Match": first.headers["etag"]})
     assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
     assert (await client.get("/static/..%2Fpage.py")).status_code == 404
+
+
+async def test_a_flow_is_shown_from_a_job_with_more_generations_above_than_are_read(
+    queue: Queue, serve: Serve
+) -> None:
+    graph, above = Graph(queue), list[Any]()
+    for number in range(CLIMB + 2):
+        above = [graph.job(f"generation-{number}", after=above)]
+    handles = await graph.add()
+    answer = await (await serve(queue)).get(f"/flow?queue=q&id={handles[0].id}")
+    assert answer.status_code == 200
+    assert "generation-0" in answer.text
+    assert f"generation-{CLIMB}" in answer.text

@@ -71,13 +71,14 @@ class FlowPage(View):
     async def _read(self, queue: Queue, job: Job) -> _Flow:
         """Climbs from the job to all that nothing waits for, and reads the trees below these."""
         found = _Flow()
-        frontier = [(queue, job)]
+        frontier = left = [(queue, job)]
         found.jobs[self._key(job)] = queue.name, job
         for _ in range(CLIMB):
             frontier, cut = frontier[: MOST - found.climbed], len(frontier) > MOST - found.climbed
             found.is_cut |= cut
             if not frontier:
                 break
+            left = frontier
             found.climbed += len(frontier)
             above = await asyncio.gather(*(self._above(of, one) for of, one in frontier))
             tops, following = [], list[tuple[Queue, Job]]()
@@ -101,6 +102,12 @@ class FlowPage(View):
             frontier = following
         else:
             found.is_cut |= bool(frontier)
+            left = frontier or left
+        if not found.views:  # the climb was cut below the tops: the highest that it met stand for them
+            views = await asyncio.gather(
+                *(of.flows.get(one.id, depth=DEPTH, limit=CHILDREN) for of, one in left[:DEPENDENTS])
+            )
+            found.views += [view for view in views if view is not None]
         if not found.views:
             raise not_found(f"job {job.id}")
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from typing import Any
@@ -30,6 +31,8 @@ LINES, CHILDREN, RELATED = 300, 20, 10
 #: Jobs of each queue that are read to find those of the same correlation id, queues that are searched, and
 #: seconds between two searches.
 SCAN, CORRELATED_QUEUES, CORRELATED_FRESH = 300, 40, 15.0
+#: Seconds that one queue may take to answer such a search.
+CORRELATED_WAIT = 2.0
 #: Characters of a payload or result that the page shows.
 LONGEST = 100_000
 #: What stands in place of a payload that the caller may not read.
@@ -111,8 +114,16 @@ class JobPage(View):
             "scan": SCAN,
             "count": False,
         }
-        found = await each([queue, *others], lambda one: one.jobs.search(**wanted))
-        rows = [(of.name, one) for of, page in zip([queue, *others], found, strict=True) for one in page.jobs]
+
+        async def search(one: Queue) -> list[Job]:
+            try:
+                async with asyncio.timeout(CORRELATED_WAIT):
+                    return (await one.jobs.search(**wanted)).jobs
+            except (OxcartError, TimeoutError):
+                return []  # a queue that cannot be read is left out, the page is not
+
+        found = await each([queue, *others], search)
+        rows = [(of.name, one) for of, jobs in zip([queue, *others], found, strict=True) for one in jobs]
         self._related = [row for row in rows if row[1].id != job.id][:RELATED]
         self._looked = time.monotonic()
         return self._related
