@@ -369,10 +369,10 @@ async def test_a_schedule_that_cannot_move_stops_neither_limits_nor_other_queues
     names = [next(f"s{n}" for n in range(at, 1000) if partition_of(f"s{n}", 4) == 3) for at in (0, 500)]
     take_over = QueueSchedules.take_over
 
-    async def broken(self: QueueSchedules, schedule_id: str, source: QueueSchedules) -> None:
+    async def broken(self: QueueSchedules, schedule_id: str, *args: Any) -> None:
         if schedule_id == names[0]:
             raise BrokerUnavailable("lost")
-        await take_over(self, schedule_id, source)
+        await take_over(self, schedule_id, *args)
 
     monkeypatch.setattr(QueueSchedules, "take_over", broken)
     for one in (queue, other):

@@ -329,3 +329,15 @@ async def test_a_limit_below_the_partitions_that_come_back_lets_each_run_one_job
     await late.jobs.clean("completed")
     await queue.partitions.retire()
     assert await shares_of(queue) == [1, 1]
+
+
+async def test_limits_end_with_their_queue(make_queue: MakeQueue) -> None:
+    queue = make_queue("events", partitions=2)
+    await queue.limits.set_concurrency(8)
+    await queue.limits.set_type_limit("n", concurrent=8)
+    await queue.jobs.obliterate()
+    spread: Any = queue._core.broker.partitions
+    await spread.settle()
+    assert await queue.limits.concurrency() is None
+    assert not await queue.limits.type_limits()
+    assert await shares_of(queue) == [None, None]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+import redis
 
 from oxcart import Queue
 from oxcart.broker.bullmq.broker import BullMQBroker
@@ -90,3 +92,102 @@ async def test_a_move_that_was_interrupted_is_continued(
     [found] = await queue.schedules.list()
     assert not found.paused
     assert (await queue.counts())["delayed"] == 1
+
+
+@pytest.mark.parametrize("verb", ["remove", "pause", "upsert"])
+async def test_a_change_of_a_schedule_that_moves_is_kept(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    queue, user = make_queue("events", partitions=4), make_queue("events", partitions=4)
+    await queue.schedules.upsert(NAME, every="1h", name="tick", offset="7m")
+    pause = QueueSchedules.pause
+    changes: list[asyncio.Task[Any]] = []
+
+    async def change() -> Any:
+        if verb == "upsert":
+            return await user.schedules.upsert(NAME, every="2h", name="tock", offset="9m")
+        return await getattr(user.schedules, verb)(NAME)
+
+    async def paused(self: QueueSchedules, schedule_id: str) -> bool:
+        """The user changes the schedule once the mover has read it."""
+        done = await pause(self, schedule_id)
+        monkeypatch.setattr(QueueSchedules, "pause", pause)
+        command = self._caller.command
+
+        async def read(*args: Any, **more: Any) -> Any:
+            found = await command(*args, **more)
+            if args[0] == "HGETALL" and not changes:
+                monkeypatch.setattr(self._caller, "command", command)
+                changes.append(asyncio.create_task(change()))
+                await asyncio.wait(changes, timeout=0.5)  # it may wait for the move
+            return found
+
+        monkeypatch.setattr(self._caller, "command", read)
+        return done
+
+    monkeypatch.setattr(QueueSchedules, "pause", paused)
+    await queue.partitions.resize(1)
+    assert await changes[0]
+    for _ in range(2):
+        found = await queue.schedules.list()
+        if verb == "remove":
+            assert found == []
+        elif verb == "pause":
+            assert found[0].paused
+        else:
+            [one] = found
+            assert (one.name, one.schedule.every, one.paused) == ("tock", 7_200_000, False)
+        assert await held(queue) == ([] if verb == "remove" else [0])
+        assert (await queue.counts())["delayed"] == int(verb == "upsert")
+        await spread_of(queue).settle()
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "remove", "upsert"])
+async def test_a_change_completes_an_interrupted_move_first(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    queue = make_queue("events", partitions=4)
+    await queue.schedules.upsert(NAME, every="1h", name="tick", offset="7m")
+    resume = QueueSchedules.resume
+
+    async def lost(*_: Any) -> bool:
+        raise BrokerUnavailable("lost")
+
+    monkeypatch.setattr(QueueSchedules, "resume", lost)
+    await queue.partitions.resize(1)
+    assert await held(queue) == [0, 3]
+    monkeypatch.setattr(QueueSchedules, "resume", resume)
+    if verb == "upsert":
+        await queue.schedules.upsert(NAME, every="1h", name="tick", offset="7m")
+    else:
+        await getattr(queue.schedules, verb)(NAME)
+    for _ in range(2):
+        assert await held(queue) == ([] if verb == "remove" else [0])
+        assert [one.paused for one in await queue.schedules.list()] == (
+            [] if verb == "remove" else [verb == "pause"]
+        )
+        assert (await queue.counts())["delayed"] == int(verb in ("resume", "upsert"))
+        await spread_of(queue).settle()
+
+
+async def test_a_move_ends_when_another_client_may_have_changed_the_schedule(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch, store: redis.Redis
+) -> None:
+    queue = make_queue("events", partitions=4)
+    await queue.schedules.upsert(NAME, every="1h", name="tick", offset="7m")
+    pause = QueueSchedules.pause
+
+    async def away(self: QueueSchedules, schedule_id: str) -> bool:
+        """This client was suspended: its mark has ended, and another client set its own."""
+        done = await pause(self, schedule_id)
+        store.set(f"bull:events#0:ox:dividing:{NAME}", "another", px=60_000)
+        return done
+
+    monkeypatch.setattr(QueueSchedules, "pause", away)
+    await queue.partitions.resize(1)
+    assert await held(queue) == [3]
+    monkeypatch.setattr(QueueSchedules, "pause", pause)
+    store.delete(f"bull:events#0:ox:dividing:{NAME}")
+    await spread_of(queue).settle()
+    assert await held(queue) == [0]
+    assert not (await queue.schedules.list())[0].paused

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -242,10 +242,17 @@ class QueueSchedules(Schedules):
         found = texts(await self._caller.command("ZRANGE", self._keys.schedulers(), 0, -1))
         return [one for one in found if not is_legacy_id(one)]
 
-    async def take_over(self, schedule_id: str, source: QueueSchedules) -> None:
+    async def take_over(
+        self, schedule_id: str, source: QueueSchedules, check: Callable[[], Awaitable[None]]
+    ) -> None:
         """Moves a schedule here from another partition. Meanwhile it fires in neither.
 
         A move that was interrupted is continued by calling this again.
+
+        Args:
+            schedule_id: The schedule.
+            source: The other partition.
+            check: Raises if another client may have changed the schedule meanwhile.
         """
         there, key = source._caller, source._keys.scheduler(schedule_id)
         exists = await self.get(schedule_id) is not None  # also shows that this server answers
@@ -257,17 +264,27 @@ class QueueSchedules(Schedules):
             await there.write("DEL", key)
             return
         fields = pairs(await there.command("HGETALL", key))
+        await check()
         if not exists:
             flat = [part for field in fields.items() for part in field]
             await self._caller.write("HSET", self._keys.scheduler(schedule_id), *flat)
             await self._caller.write("ZADD", self._keys.schedulers(), "NX", PAUSED_MS, schedule_id)
-        if fields.get(MOVING) == FIRES:
+        await self._resume_moved(schedule_id, fields.get(MOVING))
+        await source.remove(schedule_id)
+
+    async def finish_move(self, schedule_id: str) -> None:
+        """Completes an interrupted move of which only the copy here is left."""
+        moving = await self._caller.command("HGET", self._keys.scheduler(schedule_id), MOVING)
+        if moving is not None:
+            await self._resume_moved(schedule_id, moving)
+
+    async def _resume_moved(self, schedule_id: str, moving: bytes | None) -> None:
+        if moving == FIRES:
             try:
                 await self.resume(schedule_id)
             except ValidationError:  # it has ended
                 await self.remove(schedule_id)
         await self._caller.write("HDEL", self._keys.scheduler(schedule_id), MOVING)
-        await source.remove(schedule_id)
 
     async def count(self) -> int:
         return int(await self._caller.command("ZCARD", self._keys.schedulers()))

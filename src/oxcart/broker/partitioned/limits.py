@@ -9,26 +9,18 @@ workers move the places over as jobs end (`settle`).
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 
 from oxcart.broker.bullmq.broker import BullMQBroker
-from oxcart.broker.bullmq.scripts import load
-from oxcart.broker.ids import new_id
 from oxcart.broker.partitioned.bulk import SpreadPart
+from oxcart.broker.partitioned.marks import Mark, alone
 from oxcart.broker.partitioned.shares import granted, seeds, shares
-from oxcart.broker.partitioned.spread import PATIENCE
 from oxcart.broker.port.parts import Limits
 from oxcart.broker.port.results import LimitRules
 from oxcart.broker.replies import pairs
-from oxcart.model.errors import BrokerTimeout, OxcartError
 from oxcart.model.partitions import Layout
 
-#: Ms after which the mark of a client that changes limits or the layout ends, unless the client renews it.
-ALONE_MS = 5000
-#: Seconds between attempts to set it.
-AGAIN = 0.05
 #: The fields of the stored limits: that of a type begins with the last. A value is two numbers: how many at
 #: once and 0, how many in how many ms, or how many at once and per minute. "0 0" is a limit under removal.
 CONCURRENCY, RATE, TYPE = "concurrency", "rate", "t:"
@@ -37,46 +29,9 @@ CONCURRENCY, RATE, TYPE = "concurrency", "rate", "t:"
 class SpreadLimits(SpreadPart, Limits):
     """The limits of all partitions together."""
 
-    @contextlib.asynccontextmanager
-    async def alone(self, *, waits: bool = True) -> AsyncIterator[bool]:
-        """Keeps other clients from dividing limits and from changing the layout.
-
-        Yields whether it does. A client that was killed keeps others out for five seconds at most.
-
-        Raises:
-            BrokerTimeout: Another client kept this one out for fifteen seconds.
-        """
-        first, token, end = self._spread.broker(0), new_id(), time.monotonic() + 3 * ALONE_MS / 1000
-        key = first.keys.dividing()
-        while True:
-            marked = await first.caller.write("SET", key, token, "NX", "PX", ALONE_MS, timeout=PATIENCE)
-            if marked is not None or not waits:
-                break
-            if time.monotonic() > end:
-                raise BrokerTimeout(f"queue {self._spread.queue}: another client changes its partitions")
-            await asyncio.sleep(AGAIN)
-        if marked is None:
-            yield False
-            return
-        renewing = asyncio.create_task(self._renew(token), name="oxcart-dividing")
-        try:
-            yield True
-        finally:
-            renewing.cancel()
-            await asyncio.gather(renewing, return_exceptions=True)
-            with contextlib.suppress(OxcartError):  # the mark ends by itself
-                await self._mark(token, 0)
-
-    async def _renew(self, token: str) -> None:
-        while True:
-            await asyncio.sleep(ALONE_MS / 3000)
-            with contextlib.suppress(OxcartError):
-                await self._mark(token, ALONE_MS)
-
-    async def _mark(self, token: str, ms: int) -> None:
-        first = self._spread.broker(0)
-        args = ("ox:dividing", token, ms)
-        await first.caller.again(load("keep_mark"), first.keys.meta(), *args, timeout=PATIENCE)
+    def alone(self, *, waits: bool = True) -> AbstractAsyncContextManager[Mark | None]:
+        """Keeps other clients from dividing limits and changing the layout; yields None if it does not."""
+        return alone(self._spread, "ox:dividing", waits=waits)
 
     # -- the limits before they are divided
 
@@ -131,8 +86,8 @@ class SpreadLimits(SpreadPart, Limits):
         brokers = await self._spread.current()
         if await self._divide(brokers, self._spread.layout, strict=False, writes=False):
             return True
-        async with self.alone(waits=False) as alone:
-            if not alone:
+        async with self.alone(waits=False) as mark:
+            if mark is None:
                 return False
             brokers = await self._spread.current()  # it may have changed before the mark
             return await self._divide(brokers, self._spread.layout, strict=False)

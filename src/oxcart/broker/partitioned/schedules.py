@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 
 from oxcart.broker.partitioned.bulk import SpreadPart
+from oxcart.broker.partitioned.marks import Mark, alone
 from oxcart.broker.partitioned.spread import PATIENCE
 from oxcart.broker.port import ClaimedJob
 from oxcart.broker.port.schedules import ScheduleLeader, Schedules
@@ -35,23 +37,50 @@ class SpreadSchedules(SpreadPart, Schedules):
     ) -> str | None:
         spread = self._spread
         spread.check(options)
-        found = await spread.each(lambda one: one.schedules.get(schedule_id))
-        homes = [number for number, one in enumerate(found) if one is not None]
-        size = spread.layout.size
-        number = next((one for one in homes if one < size), partition_of(schedule_id, size))
-        for other in homes:
-            if other != number:  # a partition that gets no new jobs: the schedule moves
-                await spread.broker(other).schedules.remove(schedule_id)
-        return await spread.broker(number).schedules.upsert(
-            schedule_id,
-            schedule,
-            name,
-            body,
-            options,
-            missed=missed,
-            overlap=overlap,
-            declared_by=declared_by,
-        )
+        async with self._alone(schedule_id) as mark:
+            number = await self._whole(schedule_id, mark)
+            if number is None:
+                number = partition_of(schedule_id, spread.layout.size)
+            return await spread.broker(number).schedules.upsert(
+                schedule_id,
+                schedule,
+                name,
+                body,
+                options,
+                missed=missed,
+                overlap=overlap,
+                declared_by=declared_by,
+            )
+
+    def _alone(self, schedule_id: str, *, waits: bool = True) -> AbstractAsyncContextManager[Mark | None]:
+        """Keeps other clients from moving or changing a schedule."""
+        return alone(self._spread, f"ox:dividing:{schedule_id}", waits=waits)
+
+    async def _whole(self, schedule_id: str, mark: Mark | None) -> int | None:
+        """Moves a schedule to its partition and completes a move that was interrupted.
+
+        So what follows changes all that there is of it. Called while this client is alone with it. Returns
+        the partition; None if there is no such schedule.
+        """
+        found = await self._spread.each(lambda one: one.schedules.get(schedule_id))
+        numbers = [number for number, one in enumerate(found) if one is not None]
+        if not numbers:
+            return None
+        home = self._home(schedule_id, numbers)
+        there = self._spread.broker(home).schedules
+        for number in numbers:
+            if number != home:
+                assert mark is not None
+                source = self._spread.broker(number).schedules
+                await there.take_over(schedule_id, source, mark.check)
+        await there.finish_move(schedule_id)
+        return home
+
+    def _home(self, schedule_id: str, numbers: Sequence[int]) -> int:
+        """Returns the partition that keeps a schedule, of which some partitions have copies."""
+        size = self._spread.layout.size
+        home = partition_of(schedule_id, size)
+        return numbers[0] if home not in numbers and numbers[0] < size else home
 
     async def settle(self) -> None:
         """Moves schedules out of partitions that get no new jobs, and keeps one of several copies.
@@ -62,7 +91,7 @@ class SpreadSchedules(SpreadPart, Schedules):
             OxcartError: One of them could not move, or a partition did not answer; the others are in place.
         """
         spread = self._spread
-        brokers, size = await spread.current(), spread.layout.size
+        brokers = await spread.current()
         held: dict[str, list[int]] = {}
         errors: list[BaseException] = []
         silent: set[tuple[int, int]] = set()
@@ -76,19 +105,18 @@ class SpreadSchedules(SpreadPart, Schedules):
             for schedule_id in ids:
                 held.setdefault(schedule_id, []).append(number)
         for schedule_id, numbers in held.items():
-            home = partition_of(schedule_id, size)
-            if home not in numbers and numbers[0] < size:
-                home = numbers[0]
-            for number in numbers:
-                if number == home or (number, home) in silent:
-                    continue
-                try:
-                    async with asyncio.timeout(PATIENCE):
-                        await brokers[home].schedules.take_over(schedule_id, brokers[number].schedules)
-                except TimeoutError:
-                    silent.add((number, home))
-                except OxcartError as error:
-                    errors.append(error)
+            home = self._home(schedule_id, numbers)
+            moves = {(number, home) for number in numbers if number != home}
+            if not moves or moves & silent:
+                continue
+            try:
+                async with asyncio.timeout(PATIENCE), self._alone(schedule_id, waits=False) as mark:
+                    if mark is not None:
+                        await self._whole(schedule_id, mark)
+            except TimeoutError:
+                silent |= moves
+            except OxcartError as error:
+                errors.append(error)
         if errors:
             raise errors[0]
         for number, home in silent:
@@ -108,13 +136,18 @@ class SpreadSchedules(SpreadPart, Schedules):
         return sum(await self._spread.each(lambda one: one.schedules.count()))
 
     async def remove(self, schedule_id: str) -> bool:
-        return any(await self._spread.each(lambda one: one.schedules.remove(schedule_id)))
+        async with self._alone(schedule_id):
+            return any(await self._spread.each(lambda one: one.schedules.remove(schedule_id)))
 
     async def pause(self, schedule_id: str) -> bool:
-        return any(await self._spread.each(lambda one: one.schedules.pause(schedule_id)))
+        async with self._alone(schedule_id) as mark:
+            await self._whole(schedule_id, mark)
+            return any(await self._spread.each(lambda one: one.schedules.pause(schedule_id)))
 
     async def resume(self, schedule_id: str) -> bool:
-        return any(await self._spread.each(lambda one: one.schedules.resume(schedule_id)))
+        async with self._alone(schedule_id) as mark:
+            await self._whole(schedule_id, mark)
+            return any(await self._spread.each(lambda one: one.schedules.resume(schedule_id)))
 
     def leader(self, worker: str) -> ScheduleLeader | None:
         return None

@@ -36,5 +36,5 @@ call("UNLINK", P .. "meta", P .. "events", P .. "id", P .. "pc", P .. "marker", 
   P .. "metrics:failed", P .. "metrics:failed:data", P .. "ox:held", P .. "ox:parked", P .. "ox:opening",
   P .. "ox:turns", P .. "ox:groups", P .. "ox:swept",
   P .. "ox:expiring", P .. "ox:callbacks", P .. "ox:gates", P .. "ox:attempts", P .. "ox:readers", P .. "ox:workers",
-  P .. "ox:listeners", P .. "ox:crowded", P .. "ox:alive", P .. "ox:away")
+  P .. "ox:listeners", P .. "ox:crowded", P .. "ox:alive", P .. "ox:away", P .. "ox:totals")
 return remember({ 0, #ids })
