@@ -25,7 +25,8 @@ def serve(start: Start, port: int) -> Program:
     return program
 
 
-def test_a_remote_queue_loses_and_doubles_no_job(start: Start, clean: ValkeyServer) -> None:
+@pytest.mark.parametrize("size", [1, 40])
+def test_a_remote_queue_loses_and_doubles_no_job(start: Start, clean: ValkeyServer, size: int) -> None:
     port, jobs, wanted = free_port(), list[str](), 400
     under_way, may_end = threading.Event(), threading.Event()
     errors: list[BaseException] = []
@@ -34,12 +35,14 @@ def test_a_remote_queue_loses_and_doubles_no_job(start: Start, clean: ValkeyServ
     def add() -> None:
         try:
             with SyncQueue("emails", url=f"http://127.0.0.1:{port}", add_timeout=60) as remote:
-                for number in range(wanted):
-                    jobs.append(remote.add("welcome", {"number": number}).id)
-                    if number == 50:
+                for number in range(0, wanted, size):
+                    if number >= wanted - size:
+                        assert may_end.wait(80)  # the last ones come after the restart
+                    if number >= 50:
                         under_way.set()
-                    if number == wanted - 2:
-                        assert may_end.wait(80)  # the last one comes after the restart
+                    rows = [("welcome", {"number": one}) for one in range(number, number + size)]
+                    made = remote.add_many(rows) if size > 1 else [remote.add(*rows[0])]
+                    jobs.extend(job.id for job in made)
         except BaseException as error:
             errors.append(error)
             under_way.set()
@@ -56,7 +59,7 @@ def test_a_remote_queue_loses_and_doubles_no_job(start: Start, clean: ValkeyServ
 
     async def stored() -> list[str]:
         async with Queue("emails", url=clean.url) as queue:
-            return [job.id for job in await queue.jobs.list("prioritized", limit=2 * wanted)]
+            return [job.id for job in await queue.jobs.list("prioritized", limit=3 * wanted)]
 
     found = asyncio.run(stored())
     assert len(found) == len(set(jobs)) == wanted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from oxcart.errors import (
     JobFailed,
     JobNotFound,
     NotSupported,
+    OutcomeUnknown,
     ValidationError,
     WrongState,
 )
@@ -28,6 +30,7 @@ from oxcart.jobs import Cancellation
 from oxcart.sync import Queue as SyncQueue
 from tests.conftest import MakeQueue
 from tests.http.conftest import Serve
+from tests.observe.spans import Spans, facts, id_of, parent_of
 from tests.signals import eventually
 
 KEY = "the-token-of-a-service"
@@ -490,3 +493,65 @@ async def test_dead_letters_are_counted_by_an_observer(
         assert len(await letters.list(newer_than="1h", limit=2)) == 2
         with pytest.raises(NotSupported):
             await letters.count(permanent=True)
+
+
+async def test_jobs_continue_the_trace_of_their_options(remote: Queue, queue: Queue) -> None:
+    contexts = [
+        {
+            "traceparent": f"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b{number}-01",
+            "tracestate": "a=b",
+        }
+        for number in range(2)
+    ]
+    first = await remote.add("t", trace_context=contexts[0])
+    waiting = await remote.add("t", after=[first], trace_context=contexts[1])
+    rows = [("t", number, {"trace_context": contexts[number // 2]}) for number in range(4)]
+    many = await remote.add_many([*rows, ("t", 4), rows[0]])
+    ids = [job.id for job in (first, waiting, *many)]
+    found = [
+        None if job is None or job.options.trace_context is None else json.loads(job.options.trace_context)
+        for job in await queue.jobs.get_many(ids)
+    ]
+    one, other = contexts
+    assert found == [one, other, one, one, other, other, None, one]
+
+
+async def test_a_remote_queue_with_tracing_makes_a_span_of_each_add(queue: Queue, serve: Serve) -> None:
+    spans = Spans()
+    client = await serve(queue)
+    async with Queue("q", url=str(client.base_url), tracing=spans.tracing) as remote:
+        with spans.tracer.start_as_current_span("request"):
+            one = await remote.add("t")
+            await remote.add("t", after=[one])
+            many = await remote.add_many([("t", number) for number in range(3)])
+    adds = spans.named("add q")
+    assert [parent_of(span) for span in adds] == [id_of(spans.one("request"))] * 3
+    assert facts(adds[2])["messaging.batch.message_count"] == 3
+    for job_id, span in ((one.id, adds[0]), (many[2].id, adds[2])):
+        stored = await queue.jobs.get(job_id)
+        assert stored is not None
+        assert f"{id_of(span):016x}" in (stored.options.trace_context or "")
+
+
+async def test_a_batch_whose_reply_is_lost_is_added_once(
+    queue: Queue, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await serve(queue)
+    bodies = list[dict[str, Any]]()
+    async with Queue("q", url=str(client.base_url)) as remote:
+        assert isinstance(remote, RemoteQueue)
+        send = remote.client.send
+
+        async def lossy(method: str, path: str, body: Any = None, **more: Any) -> httpx.Response:
+            answer = await send(method, path, body, **more)
+            bodies.append(body)
+            if len(bodies) < 3:
+                raise OutcomeUnknown("the connection broke before the reply")
+            return answer
+
+        monkeypatch.setattr(remote.client, "send", lossy)
+        made = await remote.add_many([("t", number) for number in range(5)])
+    assert [body["strict"] for body in bodies] == [True] * 3
+    assert len({job.id for job in made}) == 5
+    assert (await queue.counts())["waiting"] == 5
+    assert {job.id for job in await queue.jobs.list("waiting")} == {job.id for job in made}

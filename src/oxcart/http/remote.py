@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, cast
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -23,6 +24,7 @@ from oxcart.broker.clock import time_left
 from oxcart.broker.port import ServedBroker
 from oxcart.dead_letters import DeadLetters
 from oxcart.engine.running import carry
+from oxcart.engine.tracing import Tracing, traced_options, traced_rows
 from oxcart.flow import Flows
 from oxcart.graph import Dependency
 from oxcart.groups import Groups
@@ -48,6 +50,7 @@ from oxcart.model.errors import (
     ValidationError,
 )
 from oxcart.model.options import DEFAULT_OPTIONS, Durability, JobOptions, OptionKwargs
+from oxcart.model.trace_context import carrier_of, read_carrier
 from oxcart.queue import ADD_TIMEOUT, Queue
 from oxcart.schedules import Schedules
 from oxcart.workers import Workers
@@ -83,6 +86,7 @@ _SENT = frozenset(
         "tags",
         "target",
         "timeout",
+        "trace_context",
     }
 )
 #: Arguments of queues on a server, which mean nothing here.
@@ -95,7 +99,6 @@ _OF_SERVERS = (
     "broker",
     "key_ring",
     "webhooks",
-    "tracing",
     "keep_events",
     "partitions",
 )
@@ -124,6 +127,7 @@ class RemoteQueue(Queue):
         add_timeout: Seconds after which an unacknowledged add fails.
         default_lifetime: The lifetime of jobs that do not set their own.
         priorities: ``"formal"``: priorities are names. Otherwise they are the numbers that the API takes.
+        tracing: Makes a span of each add, whose trace the jobs continue.
         **more: Options of jobs that do not set their own. Arguments of other queues are refused.
     """
 
@@ -135,6 +139,7 @@ class RemoteQueue(Queue):
         add_timeout: float = ADD_TIMEOUT,
         default_lifetime: Duration | None = None,
         priorities: Literal["formal"] | None = None,
+        tracing: Tracing | None = None,
         **more: Any,
     ) -> None:
         for field in _OF_SERVERS:
@@ -157,7 +162,7 @@ class RemoteQueue(Queue):
             priorities=priorities,
             key_ring=None,
             webhooks=None,
-            tracing=None,
+            tracing=tracing,
             keep_events=None,
             defaults=cast(OptionKwargs, more),
         )
@@ -209,13 +214,13 @@ class RemoteQueue(Queue):
         kinds = [(kind, ids) for kind, ids in kinds if ids]
         if len(kinds) > 1:
             raise unsupported("after_any", "after and after_any of one job", "use one of the two")
-        row = self._row(name, data, carry(self._core.prepare(name, data, options)), durability)
-        if kinds:
-            row |= {"dependency_type": kinds[0][0], "depends_on": kinds[0][1]}
-        return await self._add_row(row)
+        waits = {"dependency_type": kinds[0][0], "depends_on": kinds[0][1]} if kinds else {}
+        read = carry(self._core.prepare(name, data, options))
+        return await self._add_one(name, data, read, durability, waits=waits)
 
-    async def _add_row(self, row: dict[str, Any]) -> JobHandle[Any]:
-        answer = await self._repeat(lambda: self.client.send("POST", "/jobs", row), [row["id"]])
+    async def _add_row(self, row: dict[str, Any], context: str | None) -> JobHandle[Any]:
+        send = partial(self.client.send, "POST", "/jobs", row, headers=_headers_of(context))
+        answer = await self._repeat(send, [row["id"]])
         body = msgspec.json.decode(answer.content, type=JobBody)
         return RemoteHandle(self, body.id, row["type"], answer.status_code == 201, body.id != row["id"])
 
@@ -227,8 +232,29 @@ class RemoteQueue(Queue):
         durability: Durability | None = None,
         *,
         traced: bool = False,
+        waits: Mapping[str, Any] = {},
     ) -> JobHandle[Any]:
-        return await self._add_row(self._row(name, data, options, durability))
+        tracing = self._core.tracing
+        if tracing is None or traced:
+            return await self._add_row(
+                {**self._row(name, data, options, durability), **waits}, options.trace_context
+            )
+        span = tracing.add(self.capabilities.protocol, self.name, (name,))
+        add = partial(
+            self._add_one,
+            name,
+            data,
+            traced_options(options, span.context),
+            durability,
+            traced=True,
+            waits=waits,
+        )
+        if span.is_silent:
+            return await add()
+        with span:
+            handle = await add()
+            span.added([handle.id], int(handle.created))
+            return handle
 
     async def _add(
         self,
@@ -237,13 +263,23 @@ class RemoteQueue(Queue):
         *,
         traced: bool = False,
     ) -> list[JobHandle[Any]]:
+        jobs, tracing = list(jobs), self._core.tracing
+        if tracing is not None and not traced:
+            span = tracing.add(self.capabilities.protocol, self.name, [name for name, _, _ in jobs])
+            jobs = list(traced_rows(jobs, span.context))
+            if not span.is_silent:
+                with span:
+                    made = await self._add(jobs, durability, traced=True)
+                    span.added([one.id for one in made], sum(one.created for one in made))
+                    return made
         rows = [self._row(name, data, options, durability) for name, data, options in jobs]
+        contexts = [options.trace_context for _, _, options in jobs]
         if len(rows) == 1:
-            return [await self._add_row(rows[0])]
+            return [await self._add_row(rows[0], contexts[0])]
         ids, handles = [row["id"] for row in rows], list[JobHandle[Any]]()
-        for start in range(0, len(rows), CHUNK):
-            part = rows[start : start + CHUNK]
-            answer = await self._repeat(partial(self._send_batch, part), ids)
+        for start, end in _chunks(contexts):
+            part, headers = rows[start:end], _headers_of(contexts[start])
+            answer = await self._repeat(partial(self._send_batch, part, headers), ids)
             results = msgspec.json.decode(answer.content, type=BatchAnswer).results
             for row, one in zip(part, results, strict=True):
                 job_id = row["id"] if one.job is None else one.job.id
@@ -251,15 +287,18 @@ class RemoteQueue(Queue):
                 handles.append(RemoteHandle(self, job_id, row["type"], is_own, not is_own))
         return handles
 
-    async def _send_batch(self, rows: list[dict[str, Any]]) -> httpx.Response:
+    async def _send_batch(
+        self, rows: list[dict[str, Any]], headers: Mapping[str, str] | None
+    ) -> httpx.Response:
+        send = partial(self.client.send, "POST", "/jobs/batch", headers=headers)
         # Not atomic, as little as an add of a queue on a server: jobs of several partitions need steps.
         try:
-            return await self.client.send("POST", "/jobs/batch", {"jobs": rows, "strict": True})
+            return await send({"jobs": rows, "strict": True})
         except ApiRefused as error:
             if error.status != 400 or "unknown field `strict`" not in str(error):
                 raise
             # A server of an earlier version knows only atomic batches, and has written nothing.
-            return await self.client.send("POST", "/jobs/batch", {"jobs": rows, "atomic": True})
+            return await send({"jobs": rows, "atomic": True})
 
     async def _repeat(self, send: Callable[[], Awaitable[T]], ids: Sequence[str]) -> T:
         """Repeats a request that is safe to repeat until it is answered or the time is over."""
@@ -367,6 +406,23 @@ def _split(url: str) -> tuple[str, str | None]:
     place = parts.netloc.rpartition("@")[2]
     key = parts.password or os.environ.get(KEY_VARIABLE) or None
     return urlunsplit((parts.scheme, place, parts.path.rstrip("/"), "", "")), key
+
+
+def _headers_of(context: str | None) -> dict[str, str] | None:
+    """Returns the headers of a request whose jobs continue a trace."""
+    carrier = None if context is None else carrier_of(read_carrier(context))
+    if carrier is not None and not all(value.isascii() and value.isprintable() for value in carrier.values()):
+        del carrier["tracestate"]
+    return carrier
+
+
+def _chunks(contexts: Sequence[str | None]) -> Iterator[tuple[int, int]]:
+    """Yields the places of jobs that one request adds: they continue the same trace."""
+    start = 0
+    for _, same in groupby(contexts):
+        end = start + sum(1 for _ in same)
+        yield from ((at, min(at + CHUNK, end)) for at in range(start, end, CHUNK))
+        start = end
 
 
 def _ids(given: Iterable[Dependency]) -> list[str]:
