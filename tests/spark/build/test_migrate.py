@@ -141,3 +141,22 @@ def test_a_file_that_is_missing_is_named_and_nothing_is_lost(tmp_path: Path) -> 
     with pytest.raises(LakeError, match=r"jobs/x\.parquet cannot be read"):
         migrate(Lake(tmp_path))
     assert (tmp_path / "_versions").is_dir()
+
+
+def test_a_migration_that_cannot_delete_old_rows_fails_and_is_repeated(tmp_path: Path) -> None:
+    lake, elsewhere = Lake(tmp_path / "lake"), tmp_path / "elsewhere"
+    old = lake.root / "_versions"
+    old.mkdir(parents=True)
+    text = json.dumps({"number": 1, "at_ms": 1, "why": "x", "marks": {}, "files": []})
+    (old / f"{1:020d}.json").write_text(text)
+    # Of an older version; moved away by an operator, so that it cannot be deleted.
+    folder = lake.root / "jobs" / "day=2026-11-02" / "queue=q"
+    folder.parent.mkdir(parents=True)
+    elsewhere.mkdir()
+    folder.symlink_to(elsewhere)
+    with pytest.raises(LakeError, match=f"{folder} could not be deleted"):
+        migrate(lake)
+    assert old.is_dir(), "else the next migration would leave the folder"
+    folder.unlink()
+    migrate(lake)
+    assert not old.exists()

@@ -20,7 +20,7 @@ from oxcart.spark.build.notes import Basis, Built, write_notes
 from oxcart.spark.lake.bronze import BRONZE
 from oxcart.spark.lake.columns import OPEN, STORED, public, public_name
 from oxcart.spark.lake.delta import LOG, arrow_type
-from oxcart.spark.lake.files import File, LakeError, explained
+from oxcart.spark.lake.files import File, LakeError, delete_folder, explained
 from oxcart.spark.lake.upkeep import TARGET
 from oxcart.spark.lake.versions import OLD_LAYOUT, SNAPSHOTS, Change, Lake
 
@@ -81,7 +81,7 @@ def migrate(lake: Lake, progress: Progress | None = None) -> Migrated:
     Stop pipelines and tailers of the lake before.
 
     Raises:
-        LakeError: A manifest or a file cannot be read.
+        LakeError: A manifest or a file cannot be read, or an old folder could not be deleted.
     """
     progress = progress or (lambda what, done, all_: None)
     old = lake.root / OLD_LAYOUT
@@ -211,7 +211,7 @@ def _delete(lake: Lake, files: Iterable[_OldFile]) -> None:
     for file in files:
         (lake.root / file.path).unlink(missing_ok=True)
     for folder in lake.root.glob("*/day=*/queue=*"):
-        shutil.rmtree(folder, ignore_errors=True)  # of older versions, and of killed writers
+        delete_folder(folder)  # of older versions, and of killed writers
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(lake.root / OLD_LAYOUT)
 
