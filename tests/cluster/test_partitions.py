@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from oxcart import Queue, Worker
 from oxcart.broker.port import Ask, ClaimedJob, Outcome, OutcomeKind
 from oxcart.engine.duty import Duty
 from oxcart.engine.recovery import Promotion
-from oxcart.model.errors import Unacknowledged
+from oxcart.model.errors import PartitionNotEmpty, Unacknowledged
 from oxcart.model.partitions import partition_of
 from tests.cluster.conftest import Masters
 from tests.servers import ValkeyCluster, ValkeyServer
@@ -137,6 +138,24 @@ async def test_random_operations_equal_a_model(masters: Masters, seed: int) -> N
     async def resize() -> None:
         size = dice.choice([4, 8, 16])
         assert (await queue.partitions.resize(size)).size == size
+        await limit_is_kept()
+
+    async def retire() -> None:
+        """Refused while partitions without new jobs have any; then all jobs end, and they are given up."""
+        layout = await queue.partitions.layout()
+        if dice.random() < 0.5:
+            with contextlib.suppress(PartitionNotEmpty):
+                layout = await queue.partitions.retire()
+                assert layout.served == layout.size
+            return
+        while claimed:
+            await finish()
+        for job_id in list(model.states):
+            await queue.jobs.remove(job_id)
+            del model.states[job_id]
+            model.drop(job_id)
+        assert (await queue.partitions.retire()).served == layout.size
+        await limit_is_kept()
 
     async def limit() -> None:
         model.limit = None if model.limit is not None else dice.randint(16, 20)
@@ -144,6 +163,15 @@ async def test_random_operations_equal_a_model(masters: Masters, seed: int) -> N
             await queue.limits.remove_concurrency()
         else:
             await queue.limits.set_concurrency(model.limit)
+        await limit_is_kept()
+
+    async def limit_is_kept() -> None:
+        assert await queue.limits.concurrency() == model.limit
+        await spread.refresh()
+        parts: Any = spread.brokers()
+        bounds = [await one.limits.concurrency() for one in parts]
+        assert (model.limit is None) == (bounds == [None] * len(bounds))
+        assert model.limit is None or sum(bounds) <= model.limit
 
     async def schedule() -> None:
         name = f"s{dice.randrange(8)}"
@@ -194,7 +222,8 @@ async def test_random_operations_equal_a_model(masters: Masters, seed: int) -> N
             model.drop(job_id)
 
     often = [add, add, add, add, claim, claim, finish, finish, add_again]
-    seldom = [pause, remove, retry, promote, retry_all, clean, cancel, lose, lose, resize, limit, schedule]
+    seldom = [pause, remove, retry, promote, retry_all, clean, cancel, lose, lose, limit, schedule]
+    seldom += [resize, resize, retire, retire]
     needs = {
         remove: ("waiting", "delayed", "completed"),
         retry: ("failed",),
