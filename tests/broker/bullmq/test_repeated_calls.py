@@ -36,6 +36,8 @@ CALLS: list[tuple[str, tuple[Any, ...]]] = [
     ("leave_parent", ("child",)),
     ("add_flow", ("", "", 1, "bull:q:", 1, 1, "top", "n", "{}", "{}", 5, 0, 0, "TP", 0)),
     ("release_window", ("window", "")),
+    ("count_starts", ("", 3, 60_000)),
+    ("count_starts", ("n", 3, 60_000)),
     ("upsert_scheduler", (5, "new", "n", "{}", "{}", '{"repeat":{}}', "", 9, *[""] * 6)),
     ("advance", (5, 1, "s", "s", "repeat:s:4000000000000", "", '{"repeat":{}}', "{}", "")),
     ("remove_scheduler", ("s",)),

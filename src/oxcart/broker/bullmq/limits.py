@@ -133,9 +133,8 @@ class QueueLimits(Limits):
 
     async def count_starts(self, name: str | None, count: int, left_ms: int) -> None:
         """Counts further starts in the present window, or in one that ends after so many ms."""
-        key = self._window(name)
-        if await self._caller.write("SET", key, count, "NX", "PX", left_ms) is None:
-            await self._caller.write("INCRBY", key, count)
+        args = (name or "", count, left_ms)
+        await self._caller.once(load("count_starts"), self._keys.meta(), *args)
 
     def _window(self, name: str | None) -> str:
         return self._keys.limiter() if name is None else self._keys.starts(f"{_TYPE}:{name}")
