@@ -239,6 +239,7 @@ def test_serves_an_application_on_the_server_of_the_global_option(
         ("serve", "--port", "0"),
         ("work", "shop:mails"),
         ("up", "--app", "shop:mails", "--no-pipeline"),
+        ("pipeline", "tail"),
     ],
 )
 def test_several_servers_are_refused(
@@ -249,3 +250,13 @@ def test_several_servers_are_refused(
     monkeypatch.setenv("OXCART_URL", str(ox.url))
     ended = ox("--server", "redis://127.0.0.1:1", "--server", "redis://127.0.0.1:2", *command)
     assert (ended.code, "several --server" in ended.err) == (2, True), ended
+
+
+def test_the_pipeline_reads_the_server_of_the_global_option(
+    clean: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OXCART_URL", "")
+    assert Commands(clean.url)("add", "emails", "welcome", "{}").code == 0
+    elsewhere = Commands(f"redis://127.0.0.1:{free_port()}")
+    ended = elsewhere("--server", clean.url, "pipeline", "attach")
+    assert (ended.code, "emails" in ended.out) == (0, True), ended
