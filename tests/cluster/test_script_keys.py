@@ -176,6 +176,13 @@ async def _limits(broker: BullMQBroker) -> None:
     await broker.limits.set_keys(0, 0)
     await broker.promote()
     await broker.limits.usage_of_type("limited")
+    await broker.limits.shrink_type("limited", 1, 1)  # as partitions do
+    await broker.limits.shrink(2)
+    await broker.limits.remove_concurrency()
+    await broker.limits.count_starts("limited", 1, 60_000)
+    await broker.caller.write("SET", broker.keys.dividing(), "token", "PX", 60_000)
+    for ms in (60_000, 0):
+        await broker.caller.again(load("keep_mark"), broker.keys.meta(), "ox:dividing", "token", ms)
     await broker.limits.set_type("limited", 0, 0)
     await broker.claim(Ask(9))
     await broker.limits.set_keys(5, 0)

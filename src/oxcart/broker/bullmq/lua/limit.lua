@@ -15,7 +15,8 @@ local rule = { tonumber(ARGV[5]), tonumber(ARGV[6]) }
 local known = call("HGET", KEYS[1], "ox:limits")
 local rules = known and rules_of(known) or { t = {}, k = { 0, 0 } }
 local first, last
-local before = kind == "t" and rules.t[name] or { 0, 0 }
+local known_rule = kind == "t" and type(rules.t[name]) == "table" and rules.t[name] or {}
+local before = { tonumber(known_rule[1]) or 0, tonumber(known_rule[2]) or 0 }
 local running = 0
 if kind == "t" then
   rules.t[name] = (rule[1] > 0 or rule[2] > 0) and rule or nil

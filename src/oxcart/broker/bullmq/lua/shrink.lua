@@ -9,6 +9,9 @@
 
 local share, running = tonumber(ARGV[3]), call("LLEN", P .. "active")
 local present = tonumber(call("HGET", KEYS[1], "concurrency") or nil)
+if not (present and present >= 0 and present < 2 ^ 53) then
+  present = nil -- it bounds nothing
+end
 local bound = present or running
 local left = bound <= share and bound or math.max(share, math.min(running, bound))
 if left ~= present then
