@@ -320,13 +320,13 @@ async def test_a_limit_below_the_partitions_that_come_back_lets_each_run_one_job
     await queue.partitions.resize(2)
     await queue.partitions.retire()
     await queue.limits.set_concurrency(2)
-    await late.add("n")
+    job = await late.add("n")
     spread: Any = queue._core.broker.partitions
     assert (await spread.reclaim()).served == 4
     assert await shares_of(queue) == [1, 1, 1, 1]
     assert await start_all(queue) == 1
     assert await queue.limits.concurrency() == 2
-    await late.jobs.clean("completed")
+    await late.jobs.remove(job.id)
     await queue.partitions.retire()
     assert await shares_of(queue) == [1, 1]
 
