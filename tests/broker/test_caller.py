@@ -216,7 +216,8 @@ class TestJournal:
 
 class TestAgain:
     async def test_leaves_no_memory(self, caller: Caller, store: redis.Redis) -> None:
-        assert await caller.again(load("promote"), META, 5, 250) == [0, 0, 0, 5, b""]
+        *answer, took_us = await caller.again(load("promote"), META, 5, 250)
+        assert (answer, took_us >= 0) == ([0, 0, 0, 5, b""], True)
         assert store.dbsize() == 0
 
 

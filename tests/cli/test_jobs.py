@@ -370,7 +370,7 @@ class TestEnds:
         commands = (
             "run --once",
             "query --spark SELECT",
-            "report",
+            "report --spark",
             "rebuild --from 2026-11-01",
             "erase --correlation-id x",
         )

@@ -175,7 +175,7 @@ async def test_flow_of_node_two_workers_a_step_a_retry_and_a_webhook_are_one_tra
         names = sorted(one.name for one in whole.values() if one.id in {ours(span).id for span in spans.all})
         assert names == sorted(
             [
-                *[f"wait {images.name}"] * 2,
+                *[f"wait {images.name}"] * 3,
                 *[f"process {images.name}"] * 3,
                 *["step draw"] * 2,
                 *[f"wait {orders.name}"] * 2,

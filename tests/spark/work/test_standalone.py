@@ -65,7 +65,7 @@ async def test_applications_run_and_are_cancelled_on_a_cluster(
     result = await job.result(300)
     assert result["rows"] == pq.read_table(target).num_rows == 100
     assert len(result["pids"]) == 2, "each executor ran a task"
-    progress = (await job.get()).progress
+    progress = (await job.get()).progress["spark"]
     assert progress["application"].startswith("app-"), "an id of the cluster's master"
     assert progress["metrics"]["output_rows"] == 100
     assert {one.name for one in tmp_path.iterdir()} == {"notes", "out"}

@@ -83,7 +83,9 @@ class _Collector:
             points=points,
             width=width,
             span=span,
-            failures=self._most("failures", self._failures(), "-count", "cluster", most=MOST_FAILURES),
+            failures=self._most(
+                "failures", self._failures(), "-count", "queue", "cluster", most=MOST_FAILURES
+            ),
             gaps=self._most("gaps", gaps, "queue", "life", "first_lost"),
             states=self._source.rows(
                 f"SELECT {STREAM} AS queue, state, count(*) AS count FROM jobs GROUP BY 1, 2 ORDER BY 1, 2"
