@@ -15,7 +15,7 @@ from tests.conformance.conftest import Bench, Venue
 
 def outcome(bench: Bench, job: ClaimedJob, kind: str = "c", **fields: Any) -> Outcome:
     fields = {"value": b"1" if kind == "c" else b"", **fields}
-    return Outcome(OutcomeKind(kind), job.id, job.token, job.starts, bench.broker.clock(), **fields)
+    return Outcome(OutcomeKind(kind), job.id, job.token, job.starts, **fields)
 
 
 async def claimed(bench: Bench, count: int = 1, worker: str = "w1", **ask: Any) -> list[ClaimedJob]:
