@@ -123,6 +123,11 @@ class SyncRunningJob:
         return self._job.correlation_id
 
     @property
+    def seals_progress(self) -> bool:
+        """Whether the job's queue seals progress."""
+        return cast(bool, self._link.get("seals_progress"))
+
+    @property
     def idempotency_key(self) -> str | None:
         """The idempotency key that the job was added with, if any."""
         return self._job.idempotency_key
