@@ -60,6 +60,18 @@ async def test_a_paused_schedule_stays_paused(make_queue: MakeQueue) -> None:
     assert (await queue.counts())["delayed"] == 1
 
 
+async def interrupt_a_move(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Resizes a queue, and loses the server between the copy of its schedule and the end of the move."""
+
+    async def lost(*_: Any) -> bool:
+        raise BrokerUnavailable("lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(QueueSchedules, "resume", lost)
+        await queue.partitions.resize(1)
+    assert await held(queue) == [0, 3]
+
+
 async def test_one_of_two_copies_is_kept(make_queue: MakeQueue) -> None:
     """Two clients with different layouts stored it at the same time."""
     queue = make_queue("events", partitions=4)
@@ -78,15 +90,7 @@ async def test_a_move_that_was_interrupted_is_continued(
 ) -> None:
     queue = make_queue("events", partitions=4)
     await queue.schedules.upsert(NAME, every="1h", name="tick", offset="7m")
-    resume = QueueSchedules.resume
-
-    async def lost(*_: Any) -> bool:
-        raise BrokerUnavailable("lost")
-
-    monkeypatch.setattr(QueueSchedules, "resume", lost)
-    await queue.partitions.resize(1)
-    assert await held(queue) == [0, 3]
-    monkeypatch.setattr(QueueSchedules, "resume", resume)
+    await interrupt_a_move(queue, monkeypatch)
     await spread_of(queue).settle()
     assert await held(queue) == [0]
     [found] = await queue.schedules.list()
@@ -148,15 +152,7 @@ async def test_a_change_completes_an_interrupted_move_first(
 ) -> None:
     queue = make_queue("events", partitions=4)
     await queue.schedules.upsert(NAME, every="1h", name="tick", offset="7m")
-    resume = QueueSchedules.resume
-
-    async def lost(*_: Any) -> bool:
-        raise BrokerUnavailable("lost")
-
-    monkeypatch.setattr(QueueSchedules, "resume", lost)
-    await queue.partitions.resize(1)
-    assert await held(queue) == [0, 3]
-    monkeypatch.setattr(QueueSchedules, "resume", resume)
+    await interrupt_a_move(queue, monkeypatch)
     if verb == "upsert":
         await queue.schedules.upsert(NAME, every="1h", name="tick", offset="7m")
     else:

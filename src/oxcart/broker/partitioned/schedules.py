@@ -119,7 +119,8 @@ class SpreadSchedules(SpreadPart, Schedules):
                 errors.append(error)
         if errors:
             raise errors[0]
-        for number, home in silent:
+        if silent:
+            number, home = min(silent)
             raise BrokerTimeout(f"partition {number} or {home} did not answer: a schedule could not move")
 
     async def get(self, schedule_id: str) -> Scheduler | None:

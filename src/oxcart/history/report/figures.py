@@ -108,6 +108,15 @@ SCHEDULE_COLUMNS = (
     ("late_p99", "late p99"),
     ("late_max", "late max"),
 )
+#: The tables by their field of a report: title and columns.
+TABLES = {
+    "queues": ("Queues", QUEUE_COLUMNS),
+    "failures": ("Failures", FAILURE_COLUMNS),
+    "gaps": ("Gaps", GAP_COLUMNS),
+    "schedules": ("Schedules", SCHEDULE_COLUMNS),
+    "flows": ("Flows", FLOW_COLUMNS),
+    "names": ("Jobs by name", NAME_COLUMNS),
+}
 #: Columns that are text, and columns in ms that are durations.
 TEXTS = {"queue", "name", "message", "cause", "flow_name", "flow_queue", "flow_id", "flow_state", "path"}
 TEXTS |= {"schedule", "cron"}

@@ -12,17 +12,7 @@ from html import escape
 
 from oxcart.drawing.charts import HIGH, STYLE, WIDE, Axis, Chart, Row, charts_of, draw, title_of
 from oxcart.drawing.labels import drawable
-from oxcart.history.report.figures import (
-    FAILURE_COLUMNS,
-    FLOW_COLUMNS,
-    GAP_COLUMNS,
-    NAME_COLUMNS,
-    QUEUE_COLUMNS,
-    SCHEDULE_COLUMNS,
-    TEXTS,
-    Report,
-    shown,
-)
+from oxcart.history.report.figures import TABLES, TEXTS, Report, shown
 from oxcart.history.report.overview import cut, sentences
 
 #: The size of a page at most, in bytes, and what of it tables may take, and charts with tooltips.
@@ -80,19 +70,11 @@ def page(report: Report) -> str:
         items = "".join(f"<li>{escape(cut(text, _LONGEST))}</li>" for text in wrong)
         parts.append(f"<h2>What is wrong</h2><ul id='overview'{well}>{items}</ul>")
     size = sum(map(_size, parts))
-    tables = [
-        ("Queues", QUEUE_COLUMNS, report.queues, "queues"),
-        ("Failures", FAILURE_COLUMNS, report.failures, "failures"),
-        ("Gaps", GAP_COLUMNS, report.gaps, "gaps"),
-        ("Schedules", SCHEDULE_COLUMNS, report.schedules, "schedules"),
-        ("Flows", FLOW_COLUMNS, report.flows, "flows"),
-        ("Jobs by name", NAME_COLUMNS, report.names, "names"),
-    ]
     # Each table gets its share of the room, and what the ones before it have left.
     made: list[str] = []
-    for place, (title, columns, rows, name) in enumerate(tables):
-        room = (_TABLES - sum(map(_size, made))) // (len(tables) - place)
-        body = _table(columns, rows, name, room, report.more.get(name, 0), report.form)
+    for place, (name, (title, columns)) in enumerate(TABLES.items()):
+        room = (_TABLES - sum(map(_size, made))) // (len(TABLES) - place)
+        body = _table(columns, getattr(report, name), name, room, report.more.get(name, 0), report.form)
         made.append(f"<h2>{title}</h2>{body}")
     charts = list(_charts(report, MOST_BYTES - size - sum(map(_size, made)) - 1000))
     return drawable("\n".join([*parts, made[0], *charts, *made[1:], "</body></html>", ""]))

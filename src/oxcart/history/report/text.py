@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from oxcart.history.report.figures import (
-    FAILURE_COLUMNS,
-    FLOW_COLUMNS,
-    GAP_COLUMNS,
-    NAME_COLUMNS,
-    QUEUE_COLUMNS,
-    SCHEDULE_COLUMNS,
-    TEXTS,
-    Report,
-    shown,
-)
+from oxcart.history.report.figures import TABLES, TEXTS, Report, shown
 
 
 def lines(report: Report) -> list[tuple[str, list[str], list[list[str]]]]:
     """Returns the tables: title, columns (a number's name ends in ``#``) and rows."""
     made = []
-    for title, columns, rows in (
-        (f"Queues on {report.title}", QUEUE_COLUMNS, report.queues),
-        ("Jobs by name", NAME_COLUMNS, report.names),
-        ("Flows", FLOW_COLUMNS, report.flows),
-        ("Schedules", SCHEDULE_COLUMNS, report.schedules),
-        ("Failures", FAILURE_COLUMNS, report.failures),
-        ("Gaps", GAP_COLUMNS, report.gaps),
-    ):
-        heads = [name if column in TEXTS else f"{name}#" for column, name in columns]
+    for name in ("queues", "names", "flows", "schedules", "failures", "gaps"):
+        title, columns = TABLES[name]
+        if name == "queues":
+            title = f"Queues on {report.title}"
+        heads = [head if column in TEXTS else f"{head}#" for column, head in columns]
         made.append(
             (
                 title,
                 heads,
-                [[shown(row.get(column), column, report.form) for column, _ in columns] for row in rows],
+                [
+                    [shown(row.get(column), column, report.form) for column, _ in columns]
+                    for row in getattr(report, name)
+                ],
             )
         )
     return made

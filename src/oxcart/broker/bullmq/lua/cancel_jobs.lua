@@ -9,7 +9,7 @@
 --          how many refused because a peer's worker runs them, ids that were selected... }
 -- Events   as cancel
 -- Keeps    as cancel. A step walks a state from its newest end: workers take from the other end, so no job is missed
--- include: base gate insert store attempts parent removal deduplication history cancelling filter passing
+-- include: base gate insert store attempts parent removal deduplication history cancelling filter timing
 
 local answer = remembered()
 if answer then

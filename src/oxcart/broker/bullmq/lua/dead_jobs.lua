@@ -9,7 +9,7 @@
 -- Returns  { how many were left in place, 1 while there may be more, how many were changed, selected ids... }
 -- Events   `waiting` per replayed job, `removed` per purged one
 -- Keeps    a replayed child is a dependency of its parent again; purging a child releases a parent that waited for it
--- include: base gate insert removal failing steps retrying filter dead passing
+-- include: base gate insert removal failing steps retrying filter dead timing
 
 local answer = remembered()
 if answer then

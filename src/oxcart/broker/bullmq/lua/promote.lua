@@ -9,7 +9,7 @@
 --          microseconds of server time that the promotion took, 0 without a CPU clock },
 --          with 6 also 6 and 7 for the next call, 6 is "" behind the last job
 -- Events   `waiting` per job
--- include: base gate insert
+-- include: base gate insert timing
 -- include when needed: insert buckets groups limiting
 
 function promoting.groups()
@@ -21,10 +21,9 @@ if not gate.paused then
   settle(P, false)
 end
 local now = tonumber(time_of(ARGV[3]))
-local began = rawget(_G, "os") and os.clock() -- older servers have no CPU clock
 local from = ARGV[6] and { ARGV[6], tonumber(ARGV[7]) }
 local moved = promote_due(P, gate, now, tonumber(ARGV[4]), nil, ARGV[5] and time_of(ARGV[5]), from)
-local spent = began and math.ceil((os.clock() - began) * 1000000) or 0
+local spent = spent_us()
 if gate.limits and seldom().open_due(gate, now, 50) then
   moved = tonumber(ARGV[4]) -- there may be more: the caller calls again
 end

@@ -8,13 +8,12 @@
 --          time that this took, 0 without a CPU clock }
 -- Events   `waiting` per job
 -- Keeps    the same result as that many single retries, oldest end first; an id without a job is dropped
--- include: base gate insert failing steps retrying
+-- include: base gate insert failing steps retrying timing
 
 local answer = remembered()
 if answer then
   return answer
 end
-local began = rawget(_G, "os") and os.clock() -- older servers have no CPU clock
 local state, most = ARGV[3], tonumber(ARGV[6])
 local ids = call("ZRANGEBYSCORE", P .. state, ARGV[4], ARGV[5], "LIMIT", ARGV[7], most)
 local gate = read_gate(P)
@@ -29,5 +28,4 @@ for _, id in ipairs(ids) do
     stuck = stuck + 1
   end
 end
-local spent = began and math.ceil((os.clock() - began) * 1000000) or 0
-return remember({ moved, stuck, #ids == most and 1 or 0, spent })
+return remember({ moved, stuck, #ids == most and 1 or 0, spent_us() })

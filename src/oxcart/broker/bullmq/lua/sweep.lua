@@ -16,14 +16,13 @@
 -- Events   `cleaned`, for every 10 000 jobs and at the end, if requested
 -- Keeps    the order of the remaining jobs. Steps go through a list from its oldest end, and within a step from the
 --          newest job, as peers do: parents are released in that order
--- include: base gate insert removal sweeping
+-- include: base gate insert removal sweeping timing
 
 local answer = remembered()
 if answer then
   return answer
 end
 
-local began = rawget(_G, "os") and os.clock() -- older servers have no CPU clock
 local REPORT = 10000
 local GONE = "ox:gone"
 
@@ -71,14 +70,13 @@ local function all_are_young(some)
   return true
 end
 
--- A call that removes nothing is short: without this, a million young jobs take thousands of calls.
-local PASS = 0.001
+-- A call that removes nothing goes on: without this, a million young jobs take thousands of calls.
 local ids, passed, is_over = next_ids(), 0, false
 if began and cutoff and not has_ended then
   while #ids > 0 and not is_over and all_are_young(ids) do
     passed = passed + #ids
     left = left + #ids
-    is_over = #ids == step and os.clock() - began > PASS
+    is_over = #ids == step and not is_short()
     ids = #ids == step and not is_over and next_ids() or {}
   end
   if passed > 0 then
@@ -167,5 +165,4 @@ if ARGV[8] ~= "" then
     reported = 1
   end
 end
-local spent = began and math.ceil((os.clock() - began) * 1000000) or 0
-return remember({ #gone, passed + #kept, more and 1 or 0, reported, spent, ARGV[10] == "1" and gone or nil })
+return remember({ #gone, passed + #kept, more and 1 or 0, reported, spent_us(), ARGV[10] == "1" and gone or nil })
